@@ -2,10 +2,11 @@
 
 use comity::{
     Algorithm, BackendKind, Config, ConfigError, ConnectTiming, Group, LinkKind, Protection, Result,
-    tools::{self, cuda::Cuda},
+    tools::{self, VARIABLES, cuda::Cuda},
 };
 use comity_plan::Kind;
 use std::collections::BTreeSet;
+use strsim::levenshtein;
 
 pub(crate) use comity_launch::VERSION;
 
@@ -25,9 +26,25 @@ pub(crate) struct JobTrust {
 /// else, and the kinds that are likely are printed.
 const ALL_LINKS: usize = 16;
 
+/// Memory of the buffers of a check or a benchmark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceKind {
+    #[default]
+    Host,
+    Cuda,
+}
+
 /// The group of the job that the environment tells of; of one where it tells of none. A small one has all its links, unless a user has said
-/// when they are made.
-pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Group> {
+/// when they are made. With a stream of this rank's device where buffers are to be there.
+pub(crate) fn join(
+    backend: Option<BackendKind>,
+    device: DeviceKind,
+    trust: &JobTrust,
+) -> Result<(Group, Option<Cuda>)> {
+    let is_cuda = device == DeviceKind::Cuda;
+    if is_cuda && backend.is_some_and(|b| b != BackendKind::Nccl) {
+        return refused("--device cuda goes with --backend nccl");
+    }
     let mut config = Config::from_env()?;
     if std::env::var_os("COMITY_CONNECT").is_none() && config.size() <= ALL_LINKS {
         config = config.connect_when(ConnectTiming::All);
@@ -38,40 +55,34 @@ pub(crate) fn join(backend: Option<BackendKind>, trust: &JobTrust) -> Result<Gro
     if let Some(secure) = trust.secure {
         config = config.secure(secure);
     }
-    if let Some(backend) = backend {
+    if let Some(backend) = if is_cuda { Some(BackendKind::Nccl) } else { backend } {
         config = config.backend(backend);
     }
-    config.connect()
+    let group = config.connect()?;
+    match group.device() {
+        _ if !is_cuda => Ok((group, None)),
+        None => refused("--device cuda needs two ranks or more: comity launch -n 2 -- ..."),
+        Some(device) => Ok((group, Some(Cuda::open(device)?))),
+    }
 }
 
-/// Memory of the buffers of a check or a benchmark.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DeviceKind {
-    #[default]
-    Host,
-    Cuda,
+/// Fails for what the user wrote.
+pub(crate) fn refused<T>(words: impl Into<String>) -> Result<T> {
+    Err(ConfigError::new(words).into())
 }
 
-/// Like [`join`], with a stream of this rank's device where buffers are to be there.
-pub(crate) fn join_for(
-    backend: Option<BackendKind>,
-    device: DeviceKind,
-    trust: &JobTrust,
-) -> Result<(Group, Option<Cuda>)> {
-    if device == DeviceKind::Host {
-        return Ok((join(backend, trust)?, None));
-    }
-    if backend.is_some_and(|b| b != BackendKind::Nccl) {
-        return Err(ConfigError::new("--device cuda goes with --backend nccl").into());
-    }
-    let group = join(Some(BackendKind::Nccl), trust)?;
-    let Some(device) = group.device() else {
-        return Err(
-            ConfigError::new("--device cuda needs two ranks or more: comity launch -n 2 -- ...").into()
-        );
-    };
-    let cuda = Cuda::open(device)?;
-    Ok((group, Some(cuda)))
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+pub(crate) fn system() -> String {
+    let name = rustix::system::uname();
+    let [system, release] = [name.sysname(), name.release()].map(|s| s.to_string_lossy());
+    format!("{system} {release} {}", name.machine().to_string_lossy())
+}
+
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
 }
 
 /// Text that strangers cannot know.
@@ -90,10 +101,7 @@ pub(crate) fn served_by(algorithm: Algorithm) -> String {
 /// Have `group` carry out what it can by `algorithm`.
 pub(crate) fn prefer(group: &Group, algorithm: Algorithm) -> Result<()> {
     if group.size() > 1 && !tools::prefer_algorithm(group, Some(algorithm)) {
-        return Err(ConfigError::new(
-            "--algorithm goes with Comity's own links: MPI and NCCL choose their own",
-        )
-        .into());
+        return refused("--algorithm goes with Comity's own links: MPI and NCCL choose their own");
     }
     Ok(())
 }
@@ -139,6 +147,24 @@ pub(crate) fn links(group: &Group) -> Vec<String> {
     Vec::from_iter(kinds)
 }
 
+/// The most letters that differ in a misspelt name.
+const SLIPS: usize = 2;
+
+/// Sentences about variables of this process that are nearly a setting's name. A variable that is like none is somebody else's.
+pub(crate) fn misspelt() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter_map(|name| doubt(&name)).collect()
+}
+
+/// A sentence about this variable, if it is nearly a setting's name.
+fn doubt(name: &str) -> Option<String> {
+    if !name.starts_with("COMITY_") || VARIABLES.iter().any(|v| v.name == name) {
+        return None;
+    }
+    let (slips, meant) = VARIABLES.iter().map(|v| (levenshtein(name, v.name), v.name)).min()?;
+    (slips <= SLIPS).then(|| format!("nothing reads {name}; do you mean {meant}?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +174,16 @@ mod tests {
         let names = || ["a", "a", "a", "b"].into_iter();
         assert_eq!(distinct(names(), Some(vec![0, 0, 1, 2])), ["a", "a", "b"]);
         assert_eq!(distinct(names(), None), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_slip_is_told_and_a_variable_of_ones_own_is_not() {
+        let of_comity = |rest: &str| doubt(&format!("COMITY_{rest}"));
+        let told = of_comity("TIMOUT").unwrap();
+        assert!(told.ends_with("TIMOUT; do you mean COMITY_TIMEOUT?"), "{told}");
+        for rest in ["TIMEOUT", "TEST_DEEP", "RUN_NAME"] {
+            assert_eq!(of_comity(rest), None);
+        }
+        assert_eq!(doubt("TIMEOUT"), None);
     }
 }

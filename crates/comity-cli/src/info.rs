@@ -1,20 +1,17 @@
 //! `comity info`: what this process would do, and why: its place, where it would meet, its host, its links.
 
-mod settings;
-
 use crate::{
     here,
     say::{Exit, say},
 };
 use comity::{
-    Config, DType,
-    tools::{self, AddressNote, CostsNote, LinkNote},
+    Config, DType, Error,
+    tools::{self, AddressNote, CostsNote, LinkNote, Topic, VARIABLES, Variable},
 };
 use comity_cluster::cores::run_words;
 use serde_json::{Value, json};
-use std::fmt::Write;
+use std::{ffi::OsString, fmt::Write};
 
-/// Arguments of `comity info`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Outside a job it tells what a group of one would be; under a launcher, what each rank found.
@@ -29,13 +26,12 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// `comity info`
 pub(crate) fn info(args: InfoArgs) -> Exit {
     let config = Config::from_env();
     let var = |name: &str| std::env::var_os(name);
     let text = match (&config, args.settings, args.json) {
-        (found, true, true) => format!("{}\n", settings::to_json(found.as_ref(), &var)),
-        (found, true, false) => settings::to_text(found.as_ref(), &var),
+        (found, true, true) => format!("{}\n", settings_to_json(found.as_ref(), &var)),
+        (found, true, false) => settings_to_text(found.as_ref(), &var),
         (Ok(config), false, true) => format!("{}\n", to_json(config)),
         (Ok(config), false, false) => to_text(config),
         (Err(_), false, _) => String::new(),
@@ -47,7 +43,7 @@ pub(crate) fn info(args: InfoArgs) -> Exit {
 
 /// Output of `--settings`.
 pub(crate) fn all_settings() -> String {
-    settings::to_text(Config::from_env().as_ref(), &|name| std::env::var_os(name))
+    settings_to_text(Config::from_env().as_ref(), &|name| std::env::var_os(name))
 }
 
 fn to_text(config: &Config) -> String {
@@ -64,11 +60,19 @@ fn to_text(config: &Config) -> String {
     row("place", &[format!("rank {} of {}{local}", config.rank(), config.size())]);
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
-    row("", &crate::misspelt::misspelt());
+    row("", &here::misspelt());
     row("meets", &[config.meeting_point().to_string()]);
     row("key", &[tools::trust_in_words(config).to_owned()]);
-    row("host", &[format!("{}, {} cores, pages of {} bytes", host(), cores(), rustix::param::page_size())]);
-    row("system", &[system()]);
+    row(
+        "host",
+        &[format!(
+            "{}, {} cores, pages of {} bytes",
+            here::host(),
+            here::cores(),
+            rustix::param::page_size()
+        )],
+    );
+    row("system", &[here::system()]);
     row("cores", &topology());
     row("lanes", &[tools::lanes_in_words(config)]);
     row("costs", &costs(&tools::costs_note(config)));
@@ -113,9 +117,9 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": host(), "cores": cores(),
+        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": here::host(), "cores": here::cores(),
         "lanes": tools::lanes_in_words(config),
-        "page_size": rustix::param::page_size(), "system": system(), "links": links, "devices": devices, "addresses": addresses,
+        "page_size": rustix::param::page_size(), "system": here::system(), "links": links, "devices": devices, "addresses": addresses,
         "network": tools::network_in_words(config), "topology": topology(),
         "costs": { "used": costs.used, "file": costs.file, "why": costs.why },
         "types": DType::ALL.map(DType::name),
@@ -145,25 +149,81 @@ fn costs(note: &CostsNote) -> Vec<String> {
     std::iter::once(format!("{}: {}", note.used, note.why)).chain(file).collect()
 }
 
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// A variable as it stands here.
+struct Setting {
+    about: &'static Variable,
+    /// Its value, where it has one, and who gave it.
+    value: Option<(String, String)>,
 }
 
-fn system() -> String {
-    let name = rustix::system::uname();
-    let [system, release] = [name.sysname(), name.release()].map(|s| s.to_string_lossy());
-    format!("{system} {release} {}", name.machine().to_string_lossy())
+/// Value of each variable in `found`; of a configuration that makes no sense, the value in the environment.
+fn settings_of(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -> Vec<Setting> {
+    let of = |about: &'static Variable| {
+        let own = var(about.name).map(|v| (v.to_string_lossy().into_owned(), "the environment".to_owned()));
+        Setting { about, value: own.or_else(|| elsewhere(found.ok()?, about.name)) }
+    };
+    VARIABLES.iter().map(of).collect()
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(0, usize::from)
+/// The value of a variable that is not set, where another stands for it.
+fn elsewhere(config: &Config, name: &str) -> Option<(String, String)> {
+    let found = config.evidence();
+    let local = config.local();
+    let number = match name {
+        "COMITY_RANK" => Some(config.rank()),
+        "COMITY_SIZE" => Some(config.size()),
+        "COMITY_LOCAL_RANK" => local.map(|l| l.0),
+        "COMITY_LOCAL_SIZE" => local.map(|l| l.1),
+        _ => None,
+    };
+    if let Some(number) = number {
+        return Some((number.to_string(), found.launcher.to_string()));
+    }
+    // Other launchers' names of the same.
+    let same = |n: &str| name == "COMITY_DEVICES" && n.ends_with("_IBV_DEVICES");
+    let (other, value) = found.seen.iter().find(|(n, _)| same(n))?;
+    Some((value.clone(), (*other).to_owned()))
+}
+
+/// Every variable with its sentence.
+fn settings_to_text(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -> String {
+    let mut t = String::new();
+    let mut topic = None::<Topic>;
+    // Writing to a string cannot fail.
+    for Setting { about: v, value } in settings_of(found, var) {
+        if topic.replace(v.topic) != Some(v.topic) {
+            let _ = writeln!(t, "{}{}", if t.is_empty() { "" } else { "\n" }, plain(&v.topic.to_string()));
+        }
+        let _ = match value {
+            Some((value, by)) => writeln!(t, "  {}={value}  (from {by})", v.name),
+            None => writeln!(t, "  {}  is not set; default: {}", v.name, plain(v.default)),
+        };
+        let _ = writeln!(t, "      {} Example: {}", plain(v.about), v.example);
+    }
+    t
+}
+
+/// The same for programs.
+fn settings_to_json(found: Result<&Config, &Error>, var: &dyn Fn(&str) -> Option<OsString>) -> Value {
+    let one = |Setting { about: v, value }: Setting| {
+        let (value, from) = value.unzip();
+        json!({
+            "name": v.name, "topic": plain(&v.topic.to_string()), "about": plain(v.about), "default": plain(v.default),
+            "example": v.example, "value": value, "from": from,
+        })
+    };
+    let error = found.err().map(ToString::to_string);
+    json!({ "settings": settings_of(found, var).into_iter().map(one).collect::<Vec<_>>(), "error": error })
+}
+
+/// Without the marks of code.
+fn plain(text: &str) -> String {
+    text.replace('`', "")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comity::Error;
-    use std::ffi::OsString;
 
     fn config(vars: &[(&str, &str)]) -> Result<Config, Error> {
         Config::from_vars(|name| vars.iter().find(|v| v.0 == name).map(|v| OsString::from(v.1)))
@@ -196,5 +256,46 @@ mod tests {
         let json = to_json(&job);
         assert_eq!((&json["rank"], &json["links"][0]["used"]), (&json!(1), &json!(false)));
         assert_eq!(json["variables"]["COMITY_SIZE"], "3");
+    }
+
+    #[test]
+    fn values_say_where_they_come_from() {
+        let vars = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+            ("COMITY_INSECURE", "1"),
+            ("COMITY_TIMEOUT", "30"),
+        ];
+        let var = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| OsString::from(v.1));
+        let config = Config::from_vars(var).unwrap();
+        let text = settings_to_text(Ok(&config), &var);
+        for part in [
+            "COMITY_RANK=1  (from torchrun)",
+            "COMITY_TIMEOUT=30  (from the environment)",
+            "COMITY_JOIN_TIMEOUT  is not set; default: 60",
+            "How ranks meet",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(VARIABLES.iter().all(|v| text.contains(v.name) && text.contains(&plain(v.about))));
+        let json = settings_to_json(Ok(&config), &var);
+        let of = |name: &str| {
+            json["settings"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap().clone()
+        };
+        assert_eq!(
+            (&of("COMITY_SIZE")["value"], &of("COMITY_SIZE")["from"]),
+            (&json!("2"), &json!("torchrun"))
+        );
+        assert_eq!((&of("COMITY_DEVICES")["value"], &json["error"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_shown_too() {
+        let var = |name: &str| (name == "COMITY_LINKS").then(|| OsString::from("telepathy"));
+        let error = Config::from_vars(var).unwrap_err();
+        assert!(settings_to_text(Err(&error), &var).contains("COMITY_LINKS=telepathy"));
+        assert!(settings_to_json(Err(&error), &var)["error"].as_str().unwrap().contains("telepathy"));
     }
 }

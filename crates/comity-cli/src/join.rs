@@ -16,7 +16,6 @@ Its exit code is the one of the command. Start it once for each process that is 
 The command finds COMITY_JOIN=1, COMITY_STORE, COMITY_JOB and COMITY_KEY_FILE or COMITY_INSECURE in its environment,
 and calls comity::init() or comity.init() like any rank.";
 
-/// Arguments of `comity join`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct JoinArgs {

@@ -10,7 +10,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// Subcommands of `comity key`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a key in a new file that only you can read
@@ -36,13 +35,12 @@ pub(crate) enum KeyCommand {
     },
 }
 
-/// Runs the command.
 pub(crate) fn key(command: KeyCommand) -> Exit {
     let done = match command {
         KeyCommand::New { file } => new(&file).map(|()| format!("{}\n", file.display())).map_err(|e| vec![e]),
         KeyCommand::Copy { hosts, file, ssh_arg, ssh } => copy(&hosts, &file, &ssh, &ssh_arg),
     };
-    say(done.map_err(|all| CommandError(USAGE, all))?, 0)
+    say(done.map_err(|problems| CommandError { code: USAGE, problems })?, 0)
 }
 
 fn new(path: &Path) -> Result<(), String> {
@@ -110,7 +108,7 @@ fn send(
     if wrong.is_empty() {
         return Ok(there);
     }
-    wrong.extend(say(there, 0).err().into_iter().flat_map(|CommandError(_, why)| why));
+    wrong.extend(say(there, 0).err().into_iter().flat_map(|e| e.problems));
     Err(wrong)
 }
 

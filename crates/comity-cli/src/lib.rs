@@ -11,7 +11,6 @@ mod join;
 mod key;
 mod launch;
 mod manual;
-mod misspelt;
 mod plan;
 mod report;
 mod save;
@@ -121,8 +120,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             }
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             return match shown {
-                Err(say::CommandError(code, why)) if !e.use_stderr() => {
-                    let _ = writeln!(std::io::stderr(), "comity: {}", why.concat());
+                Err(say::CommandError { code, problems }) if !e.use_stderr() => {
+                    let _ = writeln!(std::io::stderr(), "comity: {}", problems.concat());
                     code
                 }
                 _ => code,

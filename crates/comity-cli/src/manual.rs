@@ -8,7 +8,6 @@ use clap_complete::{Shell, generate};
 use comity_launch::one_of;
 use std::path::{Path, PathBuf};
 
-/// Arguments of `comity completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 bash: comity completions bash > ~/.local/share/bash-completion/completions/comity
@@ -22,7 +21,6 @@ pub(crate) struct CompletionsArgs {
 
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// Arguments of `comity man`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
     /// The folder to write comity.1, comity-launch.1 and the others to
@@ -30,14 +28,12 @@ pub(crate) struct ManArgs {
     output: PathBuf,
 }
 
-/// `comity completions`
 pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> Exit {
     let mut text = Vec::new();
     generate(args.shell, &mut command, "comity", &mut text);
     say(text, 0)
 }
 
-/// `comity man`
 pub(crate) fn man(args: ManArgs, command: Command) -> Exit {
     let fail = |e| CommandError::usage(format!("--output {}: {e}", args.output.display()));
     pages(&args.output, command).map(|()| 0).map_err(fail)

@@ -11,7 +11,6 @@ use comity_launch::one_of;
 use comity_plan::{Algorithm, Kind, LinkClass, PlanReport, PlanRequest, plan_report};
 use std::path::PathBuf;
 
-/// Arguments of `comity plan`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 OP is all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all or
@@ -69,7 +68,6 @@ pub(crate) struct PlanArgs {
     svg: bool,
 }
 
-/// `comity plan`
 pub(crate) fn plan(args: PlanArgs) -> Exit {
     say(report(&args).map_err(CommandError::usage)?, 0)
 }

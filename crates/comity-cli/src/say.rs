@@ -2,7 +2,7 @@
 use comity::{Error, ErrorKind as Kind};
 use std::{
     fmt::Display,
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, IsTerminal, Write},
 };
 
 /// Exit code for input that a user can correct.
@@ -15,23 +15,31 @@ pub(crate) type Exit = Result<u8, CommandError>;
 
 /// Reason that kept a command from its end: the exit code, and its sentences.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct CommandError(pub(crate) u8, pub(crate) Vec<String>);
+pub(crate) struct CommandError {
+    pub(crate) code: u8,
+    pub(crate) problems: Vec<String>,
+}
 
 impl CommandError {
     /// A fault of the input.
     pub(crate) fn usage(problem: impl Display) -> Self {
-        Self(USAGE, vec![problem.to_string()])
+        Self { code: USAGE, problems: vec![problem.to_string()] }
     }
 
     /// Any other fault.
     pub(crate) fn faulty(problem: impl Display) -> Self {
-        Self(FAULTY, vec![problem.to_string()])
+        Self { code: FAULTY, problems: vec![problem.to_string()] }
+    }
+
+    /// Fails with all these sentences, if there are any.
+    pub(crate) fn if_any(code: u8, problems: Vec<String>) -> Result<(), Self> {
+        if problems.is_empty() { Ok(()) } else { Err(Self { code, problems }) }
     }
 
     /// Says it; the exit code.
     pub(crate) fn tell(&self, command: &str) -> u8 {
-        self.1.iter().for_each(|problem| complain(command, problem));
-        self.0
+        self.problems.iter().for_each(|problem| complain(command, problem));
+        self.code
     }
 }
 
@@ -62,6 +70,13 @@ pub(crate) fn taken(written: io::Result<()>) -> Result<(), CommandError> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Returns whether standard output shows colours, or gets them all the same, and the user allows them: see <https://no-color.org>.
+pub(crate) fn has_colour(forced: bool) -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+        && (forced || io::stdout().is_terminal())
 }
 
 /// A rank's lines: it prints those that it can and goes on, for a lost output is no reason to leave the other ranks waiting.
@@ -96,7 +111,8 @@ mod tests {
     #[test]
     fn a_reader_that_went_away_is_no_fault_and_a_full_disk_is() {
         assert_eq!(taken(Err(ErrorKind::BrokenPipe.into())), Ok(()));
-        let CommandError(code, why) = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
-        assert!(code == FAULTY && why[0].starts_with("standard output cannot be written"), "{why:?}");
+        let error = taken(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        let is_told = error.problems[0].starts_with("standard output cannot be written");
+        assert!(error.code == FAULTY && is_told, "{error:?}");
     }
 }

@@ -9,6 +9,7 @@ pub use idle::idle;
 pub use links::{DialResult, LinkMeasure, Place, cables, links};
 pub use paths::paths;
 
+use crate::printable;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -37,7 +38,7 @@ pub struct Check {
 impl Check {
     fn of(check: &'static str, at: String, verdict: CheckVerdict, said: &str) -> Self {
         // Words of a host must not move the cursor of a terminal.
-        Self { check, at, verdict, said: said.chars().filter(|c| !c.is_control()).collect() }
+        Self { check, at, verdict, said: printable(said, usize::MAX) }
     }
 
     pub fn passed(check: &'static str, at: impl Into<String>, said: impl Into<String>) -> Self {
@@ -78,12 +79,9 @@ pub fn table(checks: &[Check]) -> String {
         // Writing to a string cannot fail.
         if !passed.is_empty() {
             let places: Vec<_> = passed.iter().filter(|c| c.said.is_empty()).map(|c| c.at.clone()).collect();
-            let many = format!("{} of them", places.len());
-            let _ = writeln!(
-                t,
-                "passed     {name:<8} {}",
-                if places.len() > 12 { many } else { places.join(", ") }
-            );
+            let many = places.len();
+            let places = if many > 12 { format!("{many} of them") } else { places.join(", ") };
+            let _ = writeln!(t, "passed     {name:<8} {places}");
             said.iter().for_each(|line| t += &format!("{:20}{line}\n", ""));
         }
         for check in of(CheckVerdict::Failed) {
@@ -101,12 +99,7 @@ pub fn table(checks: &[Check]) -> String {
         }
     }
     let count = |v| checks.iter().filter(|c| c.verdict == v).count();
-    let failed = count(CheckVerdict::Failed);
-    let _ = writeln!(
-        t,
-        "\n{} passed, {failed} failed, {} not tried",
-        count(CheckVerdict::Passed),
-        count(CheckVerdict::NotTried)
-    );
-    t
+    let [passed, failed, not_tried] =
+        [CheckVerdict::Passed, CheckVerdict::Failed, CheckVerdict::NotTried].map(count);
+    t + &format!("\n{passed} passed, {failed} failed, {not_tried} not tried\n")
 }

@@ -81,14 +81,6 @@ impl Nic {
     }
 }
 
-impl HostFacts {
-    /// Returns whether it has addresses of IPv6 and none of IPv4, but those of the link alone.
-    pub fn is_v6_alone(&self) -> bool {
-        let outer = || self.nics.iter().filter(|n| !n.is_inner);
-        outer().all(|n| n.v4().next().is_none()) && outer().any(|n| n.v6().next().is_some())
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFacts {
     /// State by `rdma_ctl status` on a Mac.
@@ -153,6 +145,18 @@ pub struct Problem {
 }
 
 impl HostFacts {
+    /// Returns whether it has addresses of IPv6 and none of IPv4, but those of the link alone.
+    pub fn is_v6_alone(&self) -> bool {
+        let outer = || self.nics.iter().filter(|n| !n.is_inner);
+        outer().all(|n| n.v4().next().is_none()) && outer().any(|n| n.v6().next().is_some())
+    }
+
+    /// "eth0, 10 Gb/s": an interface with its speed.
+    pub(crate) fn nic_in_words(&self, name: &str) -> String {
+        let speed = self.nic(name).and_then(|n| n.speed).map(|s| format!(", {}", bits_in_words(s)));
+        format!("{name}{}", speed.unwrap_or_default())
+    }
+
     pub fn nic(&self, name: &str) -> Option<&Nic> {
         self.nics.iter().find(|n| n.name == name)
     }

@@ -2,7 +2,7 @@
 //!
 //! Three sources, the surest first: what Thunderbolt says is plugged into a Mac's port; beacons, by which the interfaces of the hosts
 //! hear each other; subnets, where a host can do neither.
-use crate::facts::{HostFacts, Nic, THUNDERBOLT_4, bits_in_words};
+use crate::facts::{HostFacts, HostSystem, Nic, THUNDERBOLT_4, bits_in_words};
 use crate::subnet::Subnet;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,8 +92,8 @@ impl Cluster {
     pub fn of(hosts: Vec<HostFacts>, heard: &[HeardBeacon]) -> Self {
         let mut cluster = Self { hosts, ..Self::default() };
         cluster.by_thunderbolt();
-        let heard: Vec<_> =
-            heard.iter().filter(|h| cluster.is_known(&h.at) && cluster.is_known(&h.from)).collect();
+        let is_known = |end: &Plug| cluster.nic(end).is_some();
+        let heard: Vec<_> = heard.iter().filter(|h| is_known(&h.at) && is_known(&h.from)).collect();
         let pairs = heard.iter().map(|h| (h.at.clone(), h.from.clone())).collect();
         cluster.join(pairs, true);
         let spoke: BTreeSet<usize> = heard.iter().flat_map(|h| [h.at.host, h.from.host]).collect();
@@ -104,10 +104,6 @@ impl Cluster {
         cluster.notes.extend(cluster.slow());
         cluster.notes.extend(cluster.fours());
         cluster
-    }
-
-    fn is_known(&self, end: &Plug) -> bool {
-        self.nic(end).is_some()
     }
 
     /// Name of a host for people.
@@ -161,9 +157,14 @@ impl Cluster {
         self.cables.push(Cable { a, b, kind, speed, rdma });
     }
 
-    fn is_taken(&self, end: &Plug) -> bool {
+    /// The ends of all cables and networks.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Plug> {
         let cables = self.cables.iter().flat_map(|c| [&c.a, &c.b]);
-        cables.chain(self.networks.iter().flat_map(|n| &n.ends)).any(|e| e == end)
+        cables.chain(self.networks.iter().flat_map(|n| &n.ends))
+    }
+
+    fn is_taken(&self, end: &Plug) -> bool {
+        self.ends().any(|e| e == end)
     }
 
     /// Ends that reach each other, in any number of steps, are a cable or a network. Of those that `heard` each other that is sure.
@@ -279,15 +280,13 @@ impl Cluster {
         let alike = |x: &HostFacts, y: &HostFacts| x.hostname == y.hostname && !x.hostname.is_empty();
         let pairs = self.host_pairs().filter(|(x, y, is_one)| !is_one && alike(x, y));
         let note = |(x, y, _): (&HostFacts, &HostFacts, bool)| {
+            let mend = match y.system {
+                HostSystem::Macos => "sudo scutil --set HostName NAME",
+                _ => "sudo hostnamectl hostname NAME",
+            };
             format!(
-                "{} and {} both call themselves {:?}: give one another name ({}), else ranks and logs cannot tell them apart",
-                x.ssh,
-                y.ssh,
-                x.hostname,
-                match y.system {
-                    crate::facts::HostSystem::Macos => "sudo scutil --set HostName NAME",
-                    _ => "sudo hostnamectl hostname NAME",
-                }
+                "{} and {} both call themselves {:?}: give one another name ({mend}), else ranks and logs cannot tell them apart",
+                x.ssh, y.ssh, x.hostname
             )
         };
         pairs.map(note).collect()
@@ -314,19 +313,17 @@ impl Cluster {
 
     /// Thunderbolt 4 among 5: said once for each host, since RDMA can never work there.
     fn fours(&self) -> Vec<String> {
-        let has_five =
-            self.cables.iter().any(|c| c.kind == CableKind::Thunderbolt && c.speed > Some(THUNDERBOLT_4));
+        let all = || self.cables.iter().filter(|c| c.kind == CableKind::Thunderbolt);
+        let has_five = all().any(|c| c.speed > Some(THUNDERBOLT_4));
         let of = |c: &Cable| {
-            let four = c.kind == CableKind::Thunderbolt && c.speed.is_some_and(|s| s <= THUNDERBOLT_4);
-            (has_five && four).then(|| {
-                format!(
-                    "the cable {} runs at {}, as Thunderbolt 4 does: it carries TCP, and RDMA never",
-                    self.cable_in_words(c),
-                    bits_in_words(c.speed.unwrap_or_default())
-                )
-            })
+            let speed = c.speed.filter(|s| has_five && *s <= THUNDERBOLT_4)?;
+            Some(format!(
+                "the cable {} runs at {}, as Thunderbolt 4 does: it carries TCP, and RDMA never",
+                self.cable_in_words(c),
+                bits_in_words(speed)
+            ))
         };
-        self.cables.iter().filter_map(of).collect()
+        all().filter_map(of).collect()
     }
 
     /// "a en3 - b en5".

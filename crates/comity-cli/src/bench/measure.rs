@@ -3,25 +3,14 @@
 //! Calls are made back to back, without a barrier between them. A sample is one call, or the mean of a batch where more
 //! calls fit into the time than samples are kept. The time of a call is that of the rank where it took longest.
 
-use super::op::Cell;
-use comity::{Group, ReduceOp, Result};
+use super::{BenchArgs, op::Cell};
+use comity::{Group, Result};
 use comity_check::value::Sample;
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeValLike,
 };
 use std::time::Instant;
-
-/// Limits on the measurement of a cell.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Seconds.
-    pub(super) budget: f64,
-    pub(super) iters: Option<usize>,
-    pub(super) warmup: Option<u32>,
-    /// Steps in a sample.
-    pub(super) batch: Option<usize>,
-}
 
 /// Samples kept of a cell. With half a second for a cell, calls below 25 us are timed in batches: reading the clock would
 /// show in them.
@@ -54,15 +43,15 @@ pub(super) fn measure<T: Sample>(
     group: &Group,
     cell: &mut Cell<'_, T>,
     bytes: u64,
-    limits: &Limits,
+    args: &BenchArgs,
 ) -> Result<Samples> {
     let wrong = cell.check()?;
-    let warmup = limits.warmup.unwrap_or(if bytes <= 1 << 20 { 20 } else { 2 });
+    let warmup = args.warmup.unwrap_or(if bytes <= 1 << 20 { 20 } else { 2 });
     for _ in 0..warmup {
         cell.step()?;
     }
     cell.finish()?;
-    let steps = match limits.iters {
+    let steps = match args.iters {
         Some(calls) => calls.div_ceil(cell.op.calls()),
         None => {
             let rehearsal = warmup.max(1);
@@ -74,10 +63,10 @@ pub(super) fn measure<T: Sample>(
             // Rank 0 decides for everybody.
             let mut each = [start.elapsed().as_secs_f64() / f64::from(rehearsal)];
             group.broadcast(&mut each, 0)?;
-            ((limits.budget / each[0].max(1e-9)) as usize).max(LEAST_STEPS)
+            ((args.budget / each[0].max(1e-9)) as usize).max(LEAST_STEPS)
         }
     };
-    let batch = limits.batch.unwrap_or_else(|| steps.div_ceil(MOST_SAMPLES));
+    let batch = args.batch.unwrap_or_else(|| steps.div_ceil(MOST_SAMPLES));
     let samples = (steps / batch).max(1);
     let mut times = Vec::with_capacity(samples);
     group.barrier()?;
@@ -109,40 +98,6 @@ pub(super) fn measure<T: Sample>(
         busy_s,
         peak_kib: peak_kib(),
     })
-}
-
-/// Measurements of all ranks.
-#[derive(Clone, Debug)]
-pub(super) struct MergedMeasurements {
-    pub(super) wrong: u64,
-    pub(super) calls: usize,
-    pub(super) batch: usize,
-    /// Microseconds of a call.
-    pub(super) min: f64,
-    pub(super) median: f64,
-    pub(super) p99: f64,
-    /// Processor seconds of all ranks.
-    pub(super) cpu_s: f64,
-}
-
-impl Samples {
-    pub(super) fn merge(mut self, group: &Group) -> Result<MergedMeasurements> {
-        group.all_reduce(&mut self.times, ReduceOp::Max)?;
-        let mut sums = [self.user_s + self.sys_s, self.wrong as f64];
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        self.times.sort_by(f64::total_cmp);
-        let len = self.times.len() as f64;
-        let at = |part: f64| self.times.get((len * part) as usize).map_or(0.0, |t| t / 1e3);
-        Ok(MergedMeasurements {
-            wrong: sums[1] as u64,
-            calls: self.calls,
-            batch: self.batch,
-            min: at(0.0),
-            median: at(0.5),
-            p99: at(0.99),
-            cpu_s: sums[0],
-        })
-    }
 }
 
 /// Seconds of processor time that this process has used: for its own code, and for the system's on its behalf.

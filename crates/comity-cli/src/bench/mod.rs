@@ -2,35 +2,28 @@
 //!
 //! ```text
 //!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
-//!   measure.rs  how a cell is timed                     row.rs  the table    raw.rs  samples, for other tools
-//!   compare.rs  beside an earlier run                   output.rs  as CSV, as a page
+//!   measure.rs  how a cell is timed                     row.rs  a row, beside an earlier run; samples, for other tools
+//!   output.rs   as CSV, as a page
 //! ```
-mod buffer;
-mod compare;
 mod measure;
 mod op;
 mod output;
-mod raw;
 mod row;
 
 use crate::{
     here, save,
-    say::{CommandError, Exit, RankLines},
+    say::{CommandError, Exit, RankLines, has_colour},
     size::Sizes,
 };
 use clap::builder::PossibleValuesParser;
-use comity::{
-    Algorithm, BackendKind, ConfigError, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda,
-};
+use comity::{Algorithm, BackendKind, DType, Group, ReduceOp, Result, Wire, tools, tools::cuda::Cuda};
 use comity_launch::one_of;
 use comity_plan::Kind;
-use compare::Earlier;
-use measure::{Limits, measure};
+use measure::measure;
 use op::{BenchOp, Cell};
-use raw::RawFile;
-use row::BenchRow;
+use row::{BenchRow, Earlier, RawFile};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, io::IsTerminal, path::PathBuf, time::SystemTime};
+use std::{collections::BTreeSet, path::PathBuf, time::SystemTime};
 
 const AFTER: &str = "\
 Run it under a launcher: comity launch -n 4 -- comity bench
@@ -42,7 +35,6 @@ is what each link carries then, as nccl-tests count it; CPU is processor time of
 bytes. One call of each row is checked before the clock runs; #wrong counts elements, and any of
 them makes the exit code 1.";
 
-/// Arguments of `comity bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct BenchArgs {
@@ -136,7 +128,6 @@ fn count(s: &str) -> Result<usize, String> {
     ok.ok_or_else(|| "calls are a whole number from 1 to 100000000".into())
 }
 
-/// `comity bench`
 pub(crate) fn bench(args: BenchArgs) -> Exit {
     if !args.dtype.supports(args.op) {
         return Err(CommandError::usage(format!(
@@ -144,13 +135,15 @@ pub(crate) fn bench(args: BenchArgs) -> Exit {
             args.op, args.dtype
         )));
     }
-    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    let (group, device) = here::join(args.backend, args.device, &args.trust)?;
     let raw = args.raw.as_deref().map(|tag| {
         RawFile::create(tag, group.rank())
             .map_err(|e| CommandError::usage(format!("--raw {}: {e}", tag.display())))
     });
     let raw = raw.transpose()?;
-    let colours = has_colour();
+    // A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.
+    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| v != "0" && !v.is_empty());
+    let colours = has_colour(forced);
     let earlier = args.compare.as_deref().map(|path| Earlier::read(path, colours)).transpose();
     let earlier = earlier.map_err(CommandError::usage)?.unwrap_or_default();
     let speaks = group.rank() == 0;
@@ -168,12 +161,6 @@ pub(crate) fn bench(args: BenchArgs) -> Exit {
     lines.end(u8::from(wrong > 0))
 }
 
-/// A launcher's pipe is no terminal: there CLICOLOR_FORCE asks for colours.
-fn has_colour() -> bool {
-    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| v != "0" && !v.is_empty());
-    crate::top::has_colour() && (forced || std::io::stdout().is_terminal())
-}
-
 /// The whole table; how many elements were wrong.
 fn table(
     group: &Group,
@@ -189,26 +176,24 @@ fn table(
         say(output::COLUMNS.into());
     }
     if is_table {
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let kind = if args.shared_buffers { ", shared buffers" } else { "" };
         say(format!("# comity {} bench: {}{kind}", here::VERSION, here::world(group)));
         let by = args.algorithm.map_or_else(String::new, |a| format!(", by {}", a.name()));
         let wire = args.wire.map_or_else(String::new, |wire| format!(", wire {wire}"));
-        say(format!("# {date}, {cores} cores on the host of rank 0{by}{wire}"));
+        say(format!("# {date}, {} cores on the host of rank 0{by}{wire}", here::cores()));
     }
     let world = json!({
         "version": here::VERSION, "date": date, "ranks": n, "hosts": here::hosts(group), "links": here::links(group),
         "wire": args.wire.map(Wire::name),
     });
     let on_wire = group.with_wire(args.wire);
-    let limits = Limits { budget: args.budget, iters: args.iters, warmup: args.warmup, batch: args.batch };
     let mut wrong = 0;
     if let Some(algorithm) = args.algorithm {
         here::prefer(group, algorithm)?;
     }
     for op in ops(&args.ops, args.algorithm)? {
         if is_table {
-            say(BenchRow::head(op, args.dtype, args.op));
+            say(BenchRow::head(op, args));
         }
         let mut seen = BTreeSet::new();
         for asked in args.sizes.iter().flat_map(|s| s.by(args.factor)) {
@@ -218,14 +203,13 @@ fn table(
             }
             let samples = comity_check::with_type!(args.dtype, T => {
                 let mut cell = Cell::<T>::new(op, (args.op, args.wire), &on_wire, count, device, args.shared_buffers)?;
-                measure(group, &mut cell, bytes, &limits)
+                measure(group, &mut cell, bytes, args)
             })?;
             if let Some(raw) = &mut raw {
                 raw.write(op, asked, n, &samples)?;
             }
-            let merged = samples.merge(group)?;
-            let row = BenchRow { op, bytes, count, dtype: args.dtype, reduce: args.op, ranks: n, merged };
-            wrong += row.merged.wrong;
+            let row = BenchRow::of(samples, args, group, op, (count, bytes))?;
+            wrong += row.wrong;
             let value = row.to_json(&world);
             say(match (args.json, args.csv, &args.compare) {
                 (true, ..) => value.to_string(),
@@ -265,8 +249,7 @@ fn ops(names: &[String], algorithm: Option<Algorithm>) -> Result<Vec<BenchOp>> {
         (Some(a), Some(op)) => {
             let can = here::served_by(a);
             let a = a.name();
-            Err(ConfigError::new(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name()))
-                .into())
+            here::refused(format!("--algorithm {a} cannot carry out {}; it can {can}", op.name()))
         }
         _ => Ok(ops),
     }
@@ -284,9 +267,10 @@ fn elements(op: BenchOp, asked: u64, dtype: DType, n: usize, exactly: bool) -> R
         _ => whole.max(least),
     };
     let bytes = count.checked_mul(size).filter(|&b| b <= isize::MAX as usize);
-    bytes.map(|bytes| (count, bytes as u64)).ok_or_else(|| {
-        ConfigError::new(format!("--sizes: {asked} bytes are more than this machine can address")).into()
-    })
+    match bytes {
+        Some(bytes) => Ok((count, bytes as u64)),
+        None => here::refused(format!("--sizes: {asked} bytes are more than this machine can address")),
+    }
 }
 
 #[cfg(test)]

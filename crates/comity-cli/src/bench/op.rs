@@ -1,12 +1,12 @@
 //! The operations of the benchmark: one call, whether it was right, and what its speed counts as.
 
-use super::buffer::HostBuffer;
 use comity::{
-    Element, Group, ReduceOp, Result, View, ViewMut, Wire,
+    Element, Group, ReduceOp, Result, SharedBuffer, View, ViewMut, Wire,
     tools::cuda::{Buffer, Cuda},
 };
 use comity_check::value::{Data, Deal, Give, Sample};
 use comity_kernel::named;
+use std::ops::{Deref, DerefMut, Range};
 
 named! {
     /// Operation that can be measured.
@@ -259,4 +259,51 @@ const PERIOD: usize = 1021;
 pub(super) fn differ<T: Sample>(got: &[T], op: ReduceOp, most: f64, want: &dyn Fn(usize) -> T) -> u64 {
     let is_wrong = |x: T, y: T| x.bits() != y.bits() && (most == 0.0 || x.off(y) > most);
     got.iter().enumerate().filter(|&(i, &x)| is_wrong(x.settle(op), want(i).settle(op))).count() as u64
+}
+
+/// Ordinary memory begins at a multiple of so many bytes, as that of [`Group::alloc`] and of other libraries' benchmarks does.
+const PAGE: usize = 4096;
+
+/// A buffer in host memory: ordinary, or such as peers read where it lies.
+#[derive(Debug)]
+enum HostBuffer<T: Element> {
+    /// The elements in the range.
+    Private(Vec<T>, Range<usize>),
+    Shared(SharedBuffer<T>),
+}
+
+impl<T: Element> HostBuffer<T> {
+    /// `count` elements, each written: the first touch of a page is no part of a call.
+    fn new(group: &Group, count: usize, shared: bool, value: impl Fn(u64) -> T) -> Self {
+        if !shared {
+            let mut room = Vec::<T>::with_capacity(count + PAGE / size_of::<T>());
+            let begin = room.as_ptr().align_offset(PAGE).min(room.capacity() - count);
+            room.resize(begin, value(0));
+            room.extend((0..count).map(|i| value(i as u64)));
+            return Self::Private(room, begin..begin + count);
+        }
+        let mut buffer = group.alloc(count);
+        buffer.iter_mut().enumerate().for_each(|(i, x)| *x = value(i as u64));
+        Self::Shared(buffer)
+    }
+}
+
+impl<T: Element> Deref for HostBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Private(b, range) => &b[range.clone()],
+            Self::Shared(b) => b,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for HostBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Private(b, range) => &mut b[range.clone()],
+            Self::Shared(b) => b,
+        }
+    }
 }

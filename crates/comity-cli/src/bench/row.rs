@@ -1,26 +1,70 @@
-//! A row of the table, as text and as JSON.
+//! A row of the table, as text and as JSON; beside the one of an earlier run (`--compare OLD.json`); and the samples of each rank as lines of
+//! JSON, for tools that put several libraries side by side.
 
-use super::{measure::MergedMeasurements, op::BenchOp};
-use comity::{DType, ReduceOp};
+use super::{BenchArgs, measure::Samples, op::BenchOp};
+use comity::{Error, Group, ReduceOp, Result};
 use serde_json::{Value, json};
-use std::fmt;
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fmt,
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
 
-/// Row of one operation at one size.
-pub(super) struct BenchRow {
-    pub(super) op: BenchOp,
-    pub(super) bytes: u64,
-    pub(super) count: usize,
-    pub(super) dtype: DType,
-    pub(super) reduce: ReduceOp,
-    pub(super) ranks: usize,
-    pub(super) merged: MergedMeasurements,
+/// Row of one operation at one size: measurements of all ranks.
+pub(super) struct BenchRow<'a> {
+    args: &'a BenchArgs,
+    op: BenchOp,
+    bytes: u64,
+    count: usize,
+    ranks: usize,
+    pub(super) wrong: u64,
+    calls: usize,
+    batch: usize,
+    /// Microseconds of a call.
+    min: f64,
+    median: f64,
+    p99: f64,
+    /// Processor seconds of all ranks.
+    cpu_s: f64,
 }
 
-impl BenchRow {
+impl<'a> BenchRow<'a> {
+    pub(super) fn of(
+        mut samples: Samples,
+        args: &'a BenchArgs,
+        group: &Group,
+        op: BenchOp,
+        (count, bytes): (usize, u64),
+    ) -> Result<Self> {
+        group.all_reduce(&mut samples.times, ReduceOp::Max)?;
+        let mut sums = [samples.user_s + samples.sys_s, samples.wrong as f64];
+        group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        samples.times.sort_by(f64::total_cmp);
+        let len = samples.times.len() as f64;
+        let at = |part: f64| samples.times.get((len * part) as usize).map_or(0.0, |t| t / 1e3);
+        Ok(Self {
+            args,
+            op,
+            bytes,
+            count,
+            ranks: group.size(),
+            wrong: sums[1] as u64,
+            calls: samples.calls,
+            batch: samples.batch,
+            min: at(0.0),
+            median: at(0.5),
+            p99: at(0.99),
+            cpu_s: sums[0],
+        })
+    }
+
     /// Lines above the rows of an operation.
-    pub(super) fn head(op: BenchOp, dtype: DType, reduce: ReduceOp) -> String {
-        let of = if op == BenchOp::Barrier { String::new() } else { format!(" {dtype}") };
-        let by = if op.reduces() { format!(" {reduce}") } else { String::new() };
+    pub(super) fn head(op: BenchOp, args: &BenchArgs) -> String {
+        let of = if op == BenchOp::Barrier { String::new() } else { format!(" {}", args.dtype) };
+        let by = if op.reduces() { format!(" {}", args.op) } else { String::new() };
         let about = if op.about().is_empty() { String::new() } else { format!(" ({})", op.about()) };
         let names = ["bytes", "count", "min", "median", "p99", "algbw", "busbw", "CPU", "#wrong"];
         let units = ["", "(elements)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "(s/GB)", ""];
@@ -30,7 +74,7 @@ impl BenchRow {
 
     /// Bytes by median time, in GB/s.
     fn algbw(&self) -> f64 {
-        if self.merged.median > 0.0 { self.bytes as f64 / self.merged.median / 1e3 } else { 0.0 }
+        if self.median > 0.0 { self.bytes as f64 / self.median / 1e3 } else { 0.0 }
     }
 
     fn busbw(&self) -> f64 {
@@ -39,35 +83,33 @@ impl BenchRow {
 
     /// Nothing where no bytes are moved.
     fn cpu_per_gb(&self) -> Option<f64> {
-        let gigabytes = self.merged.calls as f64 * self.bytes as f64 / 1e9;
-        (gigabytes > 0.0).then(|| self.merged.cpu_s / gigabytes)
+        let gigabytes = self.calls as f64 * self.bytes as f64 / 1e9;
+        (gigabytes > 0.0).then(|| self.cpu_s / gigabytes)
     }
 
     /// JSON object of the row with everything, also of the group, so that lines can be distinguished wherever they end up.
     pub(super) fn to_json(&self, world: &Value) -> Value {
-        let m = &self.merged;
         json!({
-            "op": self.op.name(), "bytes": self.bytes, "count": self.count, "dtype": self.dtype.name(),
-            "redop": self.op.reduces().then(|| self.reduce.name()), "calls": m.calls, "batch": m.batch,
-            "min_us": m.min, "median_us": m.median, "p99_us": m.p99, "algbw_GBps": self.algbw(),
-            "busbw_GBps": self.busbw(), "cpu_s_per_GB": self.cpu_per_gb(), "wrong": m.wrong, "world": world,
+            "op": self.op.name(), "bytes": self.bytes, "count": self.count, "dtype": self.args.dtype.name(),
+            "redop": self.op.reduces().then(|| self.args.op.name()), "calls": self.calls, "batch": self.batch,
+            "min_us": self.min, "median_us": self.median, "p99_us": self.p99, "algbw_GBps": self.algbw(),
+            "busbw_GBps": self.busbw(), "cpu_s_per_GB": self.cpu_per_gb(), "wrong": self.wrong, "world": world,
         })
     }
 }
 
-impl fmt::Display for BenchRow {
+impl fmt::Display for BenchRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let m = &self.merged;
         f.write_str(&aligned([
             self.bytes.to_string(),
             self.count.to_string(),
-            digits(m.min),
-            digits(m.median),
-            digits(m.p99),
+            digits(self.min),
+            digits(self.median),
+            digits(self.p99),
             digits(self.algbw()),
             digits(self.busbw()),
             self.cpu_per_gb().map_or_else(|| "-".into(), digits),
-            m.wrong.to_string(),
+            self.wrong.to_string(),
         ]))
     }
 }
@@ -82,5 +124,154 @@ fn digits(x: f64) -> String {
         x if x >= 1000.0 => format!("{x:.0}"),
         x if x >= 100.0 => format!("{x:.1}"),
         x => format!("{x:.2}"),
+    }
+}
+
+/// Less than this is noise on most machines.
+const NOISE: f64 = 0.05;
+/// An earlier run is never larger.
+const LONGEST: u64 = 256 << 20;
+
+/// Median times in microseconds of an earlier run.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    rows: HashMap<String, f64>,
+    colours: bool,
+}
+
+/// Key of a row: rows with the same one are comparable.
+fn key(row: &Value) -> String {
+    ["op", "bytes", "dtype", "redop"].map(|k| row[k].to_string()).join(" ")
+        + " "
+        + &row["world"]["ranks"].to_string()
+}
+
+impl Earlier {
+    /// Reads what `comity bench --json` printed.
+    pub(super) fn read(path: &Path, colours: bool) -> Result<Self, String> {
+        let bad = |why: String| format!("--compare {}: {why}", path.display());
+        let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
+        if !meta.is_file() || meta.len() > LONGEST {
+            return Err(bad("this is no file that `comity bench --json` prints".into()));
+        }
+        let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+        let mut rows = HashMap::new();
+        for (n, line) in text.lines().enumerate() {
+            // A launcher's tag may stand before the object, and lines of others between.
+            let Some(at) = line.find('{') else { continue };
+            let row: Value =
+                serde_json::from_str(&line[at..]).map_err(|e| bad(format!("line {}: {e}", n + 1)))?;
+            if let Some(median) = row["median_us"].as_f64().filter(|m| *m > 0.0) {
+                rows.insert(key(&row), median);
+            }
+        }
+        if rows.is_empty() {
+            return Err(bad("it has no row of `comity bench --json`".into()));
+        }
+        Ok(Self { rows, colours })
+    }
+
+    /// Earlier median time over this row's: above 1, this one is faster.
+    pub(super) fn ratio(&self, row: &Value) -> Option<f64> {
+        let old = self.rows.get(&key(row))?;
+        let new = row["median_us"].as_f64()?;
+        (new > 0.0).then(|| old / new)
+    }
+
+    /// Text that is added to a row of the table.
+    pub(super) fn words(&self, row: &Value) -> String {
+        let Some(ratio) = self.ratio(row) else { return "   (not in the earlier run)".into() };
+        let (word, colour) = match ratio {
+            r if r > 1.0 + NOISE => ("faster", "\x1b[32m"),
+            r if r < 1.0 - NOISE => ("slower", "\x1b[31m"),
+            _ => ("alike", ""),
+        };
+        let text = format!("   {ratio:.2}x {word}");
+        match self.colours && !colour.is_empty() {
+            true => format!("{colour}{text}\x1b[0m"),
+            false => text,
+        }
+    }
+}
+
+/// File of one rank.
+pub(super) struct RawFile {
+    file: File,
+    path: String,
+}
+
+impl RawFile {
+    /// `tag` is a directory and the beginning of the file's name.
+    pub(super) fn create(tag: &Path, rank: usize) -> io::Result<Self> {
+        if let Some(dir) = tag.parent().filter(|d| !d.as_os_str().is_empty()) {
+            fs::create_dir_all(dir)?;
+        }
+        let mut path = OsString::from(tag);
+        path.push(format!(".r{rank}.jsonl"));
+        Ok(Self { file: File::create(&path)?, path: path.to_string_lossy().into_owned() })
+    }
+
+    pub(super) fn write(&mut self, op: BenchOp, bytes: u64, n: usize, s: &Samples) -> Result<()> {
+        let op = op.name();
+        let times: Vec<_> = s.times.iter().map(|t| format!("{t:.0}")).collect();
+        let calls = s.calls;
+        let batch = s.batch;
+        let wall = s.wall_ns;
+        let line = format!(
+            "{{\"op\":\"{op}\",\"bytes\":{bytes},\"n\":{n},\"ok\":{},\"iters\":{calls},\"batch\":{batch},\
+             \"busy_s\":{:.2},\"wall_ns\":{wall},\"user_s\":{:.6},\"sys_s\":{:.6},\"peak_kib\":{},\"times_ns\":[{}]}}\n",
+            s.wrong == 0,
+            s.busy_s,
+            s.user_s,
+            s.sys_s,
+            s.peak_kib,
+            times.join(",")
+        );
+        self.file.write_all(line.as_bytes()).map_err(|e| Error::os(format!("writing {}", self.path), e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_again_whatever_stands_around_them() {
+        let row = |bytes: u64, median: f64| json!({"op": "all_reduce", "bytes": bytes, "dtype": "f32", "redop": "sum", "median_us": median, "world": {"ranks": 2}});
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("comity launch: words\n[0] {}\n{}\n", row(8, 10.0), row(16, 10.0)))
+            .unwrap();
+        let plain = Earlier::read(file.path(), false).unwrap();
+        assert_eq!(plain.words(&row(8, 5.0)), "   2.00x faster");
+        assert_eq!(plain.words(&row(16, 20.0)), "   0.50x slower");
+        assert_eq!(plain.words(&row(8, 10.2)), "   0.98x alike");
+        assert!(plain.words(&row(32, 1.0)).contains("not in the earlier run"));
+        let colours = Earlier::read(file.path(), true).unwrap();
+        assert_eq!(colours.words(&row(8, 5.0)), "\x1b[32m   2.00x faster\x1b[0m");
+        fs::write(file.path(), "nothing\n").unwrap();
+        assert!(Earlier::read(file.path(), false).unwrap_err().contains("no row"));
+        assert!(Earlier::read(Path::new("/dev/null"), false).unwrap_err().contains("no file"));
+    }
+
+    #[test]
+    fn a_line_holds_every_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let tag = dir.path().join("new/tag");
+        let samples = Samples {
+            wrong: 0,
+            calls: 4,
+            batch: 2,
+            times: vec![10.4, 12.6],
+            wall_ns: 46,
+            user_s: 0.25,
+            sys_s: 0.0,
+            busy_s: 0.5,
+            peak_kib: 2048,
+        };
+        RawFile::create(&tag, 1).unwrap().write(BenchOp::Broadcast, 64, 2, &samples).unwrap();
+        let text = fs::read_to_string(dir.path().join("new/tag.r1.jsonl")).unwrap();
+        let want = "{\"op\":\"broadcast\",\"bytes\":64,\"n\":2,\"ok\":true,\"iters\":4,\"batch\":2,\"busy_s\":0.50,\
+                    \"wall_ns\":46,\"user_s\":0.250000,\"sys_s\":0.000000,\"peak_kib\":2048,\"times_ns\":[10,13]}\n";
+        assert_eq!(text, want);
     }
 }

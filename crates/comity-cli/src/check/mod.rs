@@ -6,13 +6,12 @@ use crate::{
     say::{Exit, FAULTY, RankLines, complain},
 };
 use clap::builder::PossibleValuesParser;
-use comity::{Algorithm, BackendKind, ConfigError, DType, Group, Result};
+use comity::{Algorithm, BackendKind, DType, Group, Result};
 use comity_check::{Line, Options, run_with};
 use comity_launch::one_of;
 use comity_plan::Kind;
 use std::time::Instant;
 
-/// Arguments of `comity check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct CheckArgs {
@@ -71,10 +70,9 @@ u64, i8, i16, i32, i64, f16, bf16, f32, f64 or c64.
 Exit code: 0 when everything was right; 1 when something was wrong, with the first difference on
 standard error, or when the group failed; 2 for bad arguments or variables.";
 
-/// `comity check`
 pub(crate) fn check(args: CheckArgs) -> Exit {
     let dtypes = if args.dtypes.is_empty() { DType::ALL.to_vec() } else { args.dtypes };
-    let (group, device) = here::join_for(args.backend, args.device, &args.trust)?;
+    let (group, device) = here::join(args.backend, args.device, &args.trust)?;
     if args.links {
         return links::run(&group, args.json);
     }
@@ -109,18 +107,13 @@ pub(crate) fn check(args: CheckArgs) -> Exit {
 /// Nothing to check is no "all ok".
 fn can_check(group: &Group, options: &Options, algorithm: Algorithm) -> Result<()> {
     if group.size() == 1 {
-        return Err(ConfigError::new(
-            "--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...",
-        )
-        .into());
+        return here::refused("--algorithm needs two ranks or more: comity launch -n 2 -- comity check ...");
     }
     if !Kind::ALL.into_iter().any(|k| algorithm.serves(k) && options.asks_for(k.name())) {
         let a = algorithm.name();
         let can = here::served_by(algorithm);
         let asked = options.ops.join(", ");
-        return Err(
-            ConfigError::new(format!("--algorithm {a} cannot carry out {asked}; it can {can}")).into()
-        );
+        return here::refused(format!("--algorithm {a} cannot carry out {asked}; it can {can}"));
     }
     here::prefer(group, algorithm)
 }

@@ -18,7 +18,6 @@ const MOST: usize = 256;
 /// Until the network has heard that this host is no longer there.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Arguments of `comity cluster announce`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It runs until Ctrl-C, and needs no other right than to send to the networks of this host. Who finds the host still needs ssh to enter it.
@@ -65,7 +64,7 @@ fn daemon(interfaces: &[String]) -> Result<ServiceDaemon, CommandError> {
 
 /// `comity cluster announce`: until a signal, or the end of its time.
 pub(super) fn announce(args: &AnnounceArgs) -> Result<(), CommandError> {
-    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let own = crate::here::host();
     let name = args.name.clone().unwrap_or_else(|| own.split('.').next().unwrap_or_default().to_owned());
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
         return Err(CommandError::usage(format!(
@@ -174,11 +173,9 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_bad_input() {
         let args = AnnounceArgs { name: None, port: 22, interface: vec!["nope".into()], limit: Some(1) };
-        let CommandError(code, why) = announce(&args).unwrap_err();
-        assert!(
-            code == USAGE && why[0].contains("--interface \"nope\": this host has no interface"),
-            "{why:?}"
-        );
+        let error = announce(&args).unwrap_err();
+        let is_told = error.problems[0].contains("--interface \"nope\": this host has no interface");
+        assert!(error.code == USAGE && is_told, "{error:?}");
     }
 
     #[test]

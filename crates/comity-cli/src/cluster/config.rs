@@ -1,12 +1,13 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::{find, whole};
+use super::whole;
 use crate::save;
-use crate::say::{CommandError, FAULTY, USAGE, say};
+use crate::say::{CommandError, FAULTY, USAGE, has_colour, say};
 use comity_cluster::addresses::AddressPlan;
 use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
+use comity_cluster::facts::HostFacts;
 use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
 use comity_cluster::layout::{CableLayout, LayoutKind, layout};
@@ -14,7 +15,6 @@ use comity_launch::fleet::FleetHost;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Arguments of `comity cluster config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It prints the commands that give cables addresses; with --auto-setup it runs them, as root or by sudo without a
@@ -98,7 +98,7 @@ struct ClusterChoice {
 }
 
 pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
-    let hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let hosts = args.reach.named()?;
     if hosts.is_empty() {
         return Err(CommandError::usage("no hosts: name them with --hosts a,b or --hostfile FILE"));
     }
@@ -111,15 +111,15 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
             "--backend ring goes over TCP, and --over rdma does not: leave one of them out",
         ));
     }
-    say_if(args.verbose, || {
-        let names: Vec<_> = hosts.iter().map(|h| h.name.as_str()).collect();
-        format!("asking {} over ssh, and listening which interfaces hear each other", names.join(", "))
-    });
+    if args.verbose {
+        let names = hosts.iter().map(|h| h.name.as_str()).collect::<Vec<_>>().join(", ");
+        eprintln!("comity cluster: asking {names} over ssh, and listening which interfaces hear each other");
+    }
     let way = args.reach.ssh.options();
     let mut team = HostTeam::gather(&hosts, &way);
     let absent = team.absent();
-    if !absent.is_empty() && !args.ignore_unreachable {
-        return Err(CommandError(FAULTY, absent));
+    if !args.ignore_unreachable {
+        CommandError::if_any(FAULTY, absent.clone())?;
     }
     absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
     let cluster = whole::cluster(&mut team);
@@ -133,19 +133,18 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
         return say(draw::dot(&cluster), 0).map(drop);
     }
     // Where the hostfile goes to standard output, nothing else does.
-    let picture = draw::terminal(&cluster, find::paint());
+    let picture = draw::terminal(&cluster, has_colour(false));
     match args.output {
         Some(_) => drop(say(format!("{picture}\n"), 0)?),
         None => eprintln!("{picture}"),
     }
     cluster.notes.iter().for_each(|note| eprintln!("! {note}"));
-    let twice = cluster.named_twice();
-    if !twice.is_empty() {
-        return Err(CommandError(USAGE, twice));
-    }
+    CommandError::if_any(USAGE, cluster.named_twice())?;
     tells_its_cables(&cluster, args.over)?;
     let mut chosen = choose(cluster, args.over, args.backend).map_err(CommandError::usage)?;
-    say_if(args.verbose, || format!("chosen: {}", summary(&chosen)));
+    if args.verbose {
+        eprintln!("comity cluster: chosen: {}", summary(&chosen));
+    }
     chosen.file.json["envs"] = args.env.clone().into();
     keep(&mut chosen.file.json, &hosts);
     let steps = setup(&chosen.cluster, &chosen.plan);
@@ -173,39 +172,39 @@ fn can_write(args: &ConfigArgs) -> Result<(), CommandError> {
         let e = save::can_be_put(path).err()?;
         Some(format!("{flag} {}: {e}; nothing was done", path.display()))
     });
-    let wrong: Vec<_> = wrong.collect();
-    if wrong.is_empty() { Ok(()) } else { Err(CommandError(USAGE, wrong)) }
+    CommandError::if_any(USAGE, wrong.collect())
 }
 
 /// Macs that do not tell their Thunderbolt cables: a choice without these would be a slow one, and nobody would know.
 fn tells_its_cables(cluster: &Cluster, over: OverChoice) -> Result<(), CommandError> {
-    let of = |host: &comity_cluster::facts::HostFacts| {
-        let untold =
-            |p: &&comity_cluster::facts::Problem| p.about == "networksetup" || p.about == "system_profiler";
-        let problem = host.problems.iter().find(untold)?;
+    if over == OverChoice::Ethernet {
+        return Ok(());
+    }
+    let of = |host: &HostFacts| {
+        let problem =
+            host.problems.iter().find(|p| ["networksetup", "system_profiler"].contains(&&*p.about))?;
         Some(format!(
             "host {}: {}, so its Thunderbolt cables are not known: {}, or use --over ethernet",
             host.ssh, problem.why, problem.mend
         ))
     };
-    let untold: Vec<String> = cluster.hosts.iter().filter_map(of).collect();
-    if untold.is_empty() || over == OverChoice::Ethernet { Ok(()) } else { Err(CommandError(USAGE, untold)) }
+    CommandError::if_any(USAGE, cluster.hosts.iter().filter_map(of).collect())
 }
 
 /// Keeps in `file` the settings of hosts in the user's own hostfile, beside their addresses.
 fn keep(file: &mut Value, hosts: &[FleetHost]) {
     for entry in file["hosts"].as_array_mut().into_iter().flatten() {
         let Some(host) = hosts.iter().find(|h| entry["ssh"] == h.name.as_str()) else { continue };
-        let mut put = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                entry[key] = value;
-            }
-        };
-        put("slots", host.slots.map(Into::into));
-        put("port", host.port.map(Into::into));
-        put("identity", host.identity.clone().map(Into::into));
-        put("cwd", host.cwd.clone().map(Into::into));
-        put("python", host.python.clone().map(Into::into));
+        let settings = [
+            ("slots", host.slots.map(Value::from)),
+            ("port", host.port.map(Value::from)),
+            ("identity", host.identity.clone().map(Value::from)),
+            ("cwd", host.cwd.clone().map(Value::from)),
+            ("python", host.python.clone().map(Value::from)),
+        ];
+        for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            entry[key] = value;
+        }
         for (name, value) in host.env.iter().filter(|(name, _)| name != "COMITY_INTERFACES") {
             entry["env"][name] = value.clone().into();
         }
@@ -256,12 +255,6 @@ fn summary(chosen: &ClusterChoice) -> String {
         n => format!(" with {n} cables each"),
     };
     format!("{} hosts, {what}{lanes}, backend {}", chosen.layout.order.len(), chosen.file.backend)
-}
-
-fn say_if(verbose: bool, what: impl FnOnce() -> String) {
-    if verbose {
-        eprintln!("comity cluster: {}", what());
-    }
 }
 
 fn choose(
@@ -315,22 +308,17 @@ fn neighbours_alone(file: &mut ClusterFile) {
 
 /// By what is to carry the data; RDMA unasked only where that is `allowed`.
 fn by_over(cluster: Cluster, over: OverChoice, allowed: bool) -> Result<ClusterChoice, String> {
-    let has = |kind| cluster.cables.iter().any(|c| c.kind == kind);
     match over {
         OverChoice::Thunderbolt => with(cluster, Over::Thunderbolt),
         OverChoice::Ethernet => with(cluster, Over::Ethernet),
         OverChoice::Rdma => with(cluster, Over::Rdma),
         OverChoice::Auto => {
             let any_rdma = allowed && cluster.hosts.iter().all(|h| !h.rdma.devices.is_empty());
-            if any_rdma && let Ok(chosen) = with(cluster.clone(), Over::Rdma) {
-                return Ok(chosen);
-            }
-            if has(CableKind::Thunderbolt)
-                && let Ok(chosen) = with(cluster.clone(), Over::Thunderbolt)
-            {
-                return Ok(chosen);
-            }
-            with(cluster, Over::Ethernet)
+            let any_thunderbolt = cluster.cables.iter().any(|c| c.kind == CableKind::Thunderbolt);
+            let faster = [(any_rdma, Over::Rdma), (any_thunderbolt, Over::Thunderbolt)];
+            let mut faster = faster.into_iter().filter(|(is_there, _)| *is_there);
+            let found = faster.find_map(|(_, over)| with(cluster.clone(), over).ok());
+            found.map_or_else(|| with(cluster, Over::Ethernet), Ok)
         }
     }
 }

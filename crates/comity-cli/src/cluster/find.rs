@@ -1,18 +1,15 @@
 //! `comity cluster find`: what the hosts are, and how they are cabled.
 use super::team::{HostTeam, ReachArgs};
 use super::{announce, whole};
-use crate::say::{CommandError, FAULTY, USAGE, say};
-use crate::top::has_colour;
-use comity_cluster::draw::{Paint, terminal};
+use crate::say::{CommandError, FAULTY, has_colour, say};
+use comity_cluster::draw::terminal;
 use comity_cluster::facts::{HostFacts, bits_in_words};
 use comity_cluster::graph::Cluster;
 use comity_cluster::read::hosts_of_ssh_config;
 use comity_launch::fleet::FleetHost;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Arguments of `comity cluster find`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts: those that ~/.ssh/config names, else those that announce themselves (comity cluster announce). It changes nothing on them.
@@ -35,7 +32,7 @@ pub(crate) struct FindArgs {
 }
 
 pub(super) fn find(args: FindArgs) -> Result<(), CommandError> {
-    let mut hosts = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let mut hosts = args.reach.named()?;
     let known = configured();
     if hosts.is_empty() && !args.announced {
         hosts = known.iter().filter_map(|name| FleetHost::named(name).ok()).collect();
@@ -52,17 +49,10 @@ pub(super) fn find(args: FindArgs) -> Result<(), CommandError> {
     let cluster = whole::cluster(&mut team);
     let text = match args.json {
         true => format!("{:#}\n", serde_json::json!({ "cluster": cluster, "unreachable": team.absent() })),
-        false => in_words(&cluster, paint()),
+        false => in_words(&cluster),
     };
     say(text, 0)?;
-    let absent = team.absent();
-    if absent.is_empty() { Ok(()) } else { Err(CommandError(FAULTY, absent)) }
-}
-
-/// Returns colours where standard output shows them.
-pub(super) fn paint() -> Paint {
-    let shown = has_colour() && std::io::stdout().is_terminal();
-    if shown { Paint::Colours } else { Paint::Plain }
+    CommandError::if_any(FAULTY, team.absent())
 }
 
 /// Hosts that announce themselves, printed on standard error as they are reached.
@@ -88,12 +78,12 @@ fn configured() -> Vec<String> {
     hosts_of_ssh_config(&text)
 }
 
-fn in_words(cluster: &Cluster, paint: Paint) -> String {
+fn in_words(cluster: &Cluster) -> String {
     let mut t = String::new();
     for host in &cluster.hosts {
         about(&mut t, host);
     }
-    let _ = writeln!(t, "\n{}", terminal(cluster, paint));
+    let _ = writeln!(t, "\n{}", terminal(cluster, has_colour(false)));
     cluster.notes.iter().for_each(|note| t += &format!("! {note}\n"));
     t
 }

@@ -13,7 +13,6 @@ pub(crate) use whole::beacons;
 use crate::say::Exit;
 use std::path::PathBuf;
 
-/// Subcommands of `comity cluster`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Say what the hosts are, and how they are cabled
@@ -34,7 +33,6 @@ pub(crate) enum ClusterCommand {
     },
 }
 
-/// Runs the command.
 pub(crate) fn cluster(command: ClusterCommand) -> Exit {
     match command {
         ClusterCommand::Find(args) => find::find(args),

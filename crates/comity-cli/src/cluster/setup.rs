@@ -19,16 +19,17 @@ pub(super) fn apply(
     undo: &Path,
     reach: &ReachArgs,
 ) -> Result<usize, CommandError> {
-    let faulty = |all| CommandError(FAULTY, all);
-    let wrong = refused(team, |ssh| setups.iter().any(|s| s.ssh == ssh));
-    if !wrong.is_empty() {
-        return Err(faulty(wrong));
-    }
+    let faulty = |problems| CommandError { code: FAULTY, problems };
+    CommandError::if_any(FAULTY, refused(team, |ssh| setups.iter().any(|s| s.ssh == ssh)))?;
     make_way(undo, team)?;
     // Before anything is done, so that it can be undone whatever happens to this program.
     let stop = stopped().map_err(|e| CommandError::faulty(format!("cannot wait for signals: {e}")))?;
-    write_new(undo, &UndoFile::new(setups.to_vec()))
-        .map_err(|e| CommandError::faulty(format!("{}: {e}; nothing was done", undo.display())))?;
+    let text = serde_json::to_string_pretty(&UndoFile::new(setups.to_vec()));
+    text.map_err(Into::into)
+        .and_then(|text| save::create(undo, format!("{text}\n").as_bytes(), save::FOR_USER))
+        .map_err(|e: std::io::Error| {
+            CommandError::faulty(format!("{}: {e}; nothing was done", undo.display()))
+        })?;
     let mut done: Vec<(&HostSetup, usize)> = Vec::new();
     for setup in setups {
         for (at, step) in setup.steps.iter().enumerate() {
@@ -70,10 +71,11 @@ fn roll_back(file: &Path, reach: &ReachArgs) -> Vec<String> {
         Ok(()) => {
             vec!["it was interrupted, and what had been run was undone: all hosts are as they were".into()]
         }
-        Err(CommandError(_, mut all)) => {
+        Err(CommandError { mut problems, .. }) => {
             let file = file.display();
-            all.push(format!("it was interrupted; what is left is in {file}: comity cluster undo {file}"));
-            all
+            problems
+                .push(format!("it was interrupted; what is left is in {file}: comity cluster undo {file}"));
+            problems
         }
     }
 }
@@ -126,11 +128,6 @@ fn run(team: &mut HostTeam, ssh: &str, words: &[String]) -> Result<String, Strin
     let order = AgentOrder::Run { words: words.to_vec(), root: member.facts.is_root };
     let answer: PairAnswer = member.ask(&order)?;
     if answer.is_ok { Ok(answer.said) } else { Err(answer.said) }
-}
-
-fn write_new(path: &Path, file: &UndoFile) -> std::io::Result<()> {
-    let text = format!("{}\n", serde_json::to_string_pretty(file)?);
-    save::create(path, text.as_bytes(), save::FOR_USER)
 }
 
 /// Work left to undo on each host of the file, or sentences for those that cannot be undone.
@@ -188,27 +185,23 @@ fn undo_by(
     let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
     let file = UndoFile::parse(&text).map_err(fail)?;
     // A hostfile may know more than a name: a port.
-    let named = reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let named = reach.named()?;
     let known = |ssh: &str| named.iter().find(|h| h.name == ssh).cloned();
     let host = |ssh: &str| known(ssh).map_or_else(|| FleetHost::named(ssh), Ok);
     let hosts: Result<Vec<_>, _> = file.hosts.iter().map(|h| host(&h.ssh)).collect();
     let hosts = hosts.map_err(fail)?;
     let mut team = HostTeam::gather(&hosts, &reach.ssh.options());
-    let absent = team.absent();
-    if !absent.is_empty() {
-        return Err(CommandError(FAULTY, absent));
-    }
-    let work = left(&mut team, &file).map_err(|mut wrong| {
-        wrong.push(format!("{}: nothing was undone", path.display()));
-        CommandError(USAGE, wrong)
+    CommandError::if_any(FAULTY, team.absent())?;
+    let work = left(&mut team, &file).map_err(|mut problems| {
+        problems.push(format!("{}: nothing was undone", path.display()));
+        CommandError { code: USAGE, problems }
     })?;
     for note in work.iter().flat_map(|(_, w)| &w.notes) {
         let _ = writeln!(std::io::stderr(), "{note}");
     }
     let busy = |ssh: &str| work.iter().any(|(name, w)| name == ssh && !w.commands.is_empty());
-    let wrong = refused(&mut team, busy);
-    if !wrong.is_empty() && !dry_run {
-        return Err(CommandError(FAULTY, wrong));
+    if !dry_run {
+        CommandError::if_any(FAULTY, refused(&mut team, busy))?;
     }
     let mut failed = Vec::new();
     let mut unread = Ok(());
@@ -222,9 +215,7 @@ fn undo_by(
             }
         }
     }
-    if !failed.is_empty() {
-        return Err(CommandError(FAULTY, failed));
-    }
+    CommandError::if_any(FAULTY, failed)?;
     if !dry_run {
         let _ = std::fs::remove_file(path);
     }

@@ -1,6 +1,7 @@
 //! The hosts and the agents on them: one `ssh` each, all at once.
 use crate::child::ended;
 use crate::cluster::agent::{AgentOrder, GREETING_LINE, HelloLine, PROTOCOL_OF_AGENT};
+use crate::say::{CommandError, USAGE};
 use comity_cluster::facts::HostFacts;
 use comity_cluster::read::{SURVEY, SURVEY_BEGINS, SURVEY_ENDS, facts_of};
 use comity_launch::fleet::{
@@ -69,12 +70,13 @@ pub(crate) struct ReachArgs {
 
 impl ReachArgs {
     /// The hosts that were named; none where none were.
-    pub(crate) fn named(&self) -> Result<Vec<FleetHost>, Vec<String>> {
-        match (&self.hostfile, &self.hosts) {
-            (Some(path), _) => Ok(read_hostfile(path)?.hosts),
+    pub(crate) fn named(&self) -> Result<Vec<FleetHost>, CommandError> {
+        let named = match (&self.hostfile, &self.hosts) {
+            (Some(path), _) => read_hostfile(path).map(|file| file.hosts),
             (None, Some(list)) => list_hosts(list),
             (None, None) => Ok(Vec::new()),
-        }
+        };
+        named.map_err(|problems| CommandError { code: USAGE, problems })
     }
 }
 
@@ -141,12 +143,6 @@ struct Silence {
     is_late: bool,
 }
 
-impl Silence {
-    fn ended(said: String) -> Self {
-        Self { said, is_late: false }
-    }
-}
-
 impl Member {
     fn reach(host: &FleetHost, way: &SshOptions) -> Result<Self, String> {
         let mut command = ssh_command(way, host, &AGENT);
@@ -200,8 +196,8 @@ impl Member {
             match line.trim_end() {
                 GREETING_LINE => {
                     let line = self.line(until)?;
-                    let hello: HelloLine =
-                        serde_json::from_str(&line).map_err(|e| Silence::ended(format!("its hello: {e}")))?;
+                    let hello: HelloLine = serde_json::from_str(&line)
+                        .map_err(|e| Silence { said: format!("its hello: {e}"), is_late: false })?;
                     self.facts = facts_of(&self.host.name, &hello.survey);
                     if hello.protocol != PROTOCOL_OF_AGENT {
                         self.agent =
@@ -234,7 +230,7 @@ impl Member {
             Err(RecvTimeoutError::Timeout) => {
                 Err(Silence { said: "it did not answer in time".into(), is_late: true })
             }
-            Err(RecvTimeoutError::Disconnected) => Err(Silence::ended(String::new())),
+            Err(RecvTimeoutError::Disconnected) => Err(Silence { said: String::new(), is_late: false }),
         }
     }
 

@@ -18,7 +18,6 @@ for torch's env://; and with two ranks or more MLX_RANK and MLX_HOSTFILE for MLX
 (PYTHONUNBUFFERED= turns it off), and OMP_NUM_THREADS and RAYON_NUM_THREADS, the host's cores over its ranks, unless
 one of these, MKL_NUM_THREADS or OPENBLAS_NUM_THREADS is set.";
 
-/// Arguments of `comity launch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct LaunchArgs {
@@ -36,11 +35,8 @@ pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     let is_far = request.hosts.is_given() || request.job.restarts_of_job() > 0;
     let said = |why: &String| complain("launch", why);
     crate::manual::misplaced(&words, is_far).iter().for_each(said);
-    let unheeded = flags::unheeded(&request);
-    if !unheeded.is_empty() {
-        return Err(CommandError(USAGE, unheeded));
-    }
+    CommandError::if_any(USAGE, flags::unheeded(&request))?;
     flags::idle_flags_of_mlx(&request).iter().for_each(said);
-    crate::misspelt::misspelt().iter().for_each(said);
+    crate::here::misspelt().iter().for_each(said);
     Ok(comity_launch::launch(request))
 }

@@ -42,7 +42,7 @@ fn is_shown_secret(name: &str, value: &[u8]) -> bool {
 }
 
 /// Values to remove, the longest first: of a key its bytes and their digits.
-pub(super) fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
+fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for (name, value) in vars {
         if is_secret(&name.to_string_lossy()) {
@@ -61,7 +61,7 @@ pub(super) fn secrets(vars: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
     all
 }
 
-pub(super) fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
+fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
     for secret in secrets {
         let mut from = 0;
         while let Some(at) =
@@ -73,46 +73,29 @@ pub(super) fn remove(text: &mut Vec<u8>, secrets: &[Vec<u8>]) {
     }
 }
 
-/// Secrets of this process's variables, and the patterns by which an output shows others.
+/// Secrets of variables, and the patterns by which an output shows others.
 pub(crate) struct Secrets {
     values: Vec<Vec<u8>>,
-    shown: ShownSecrets,
-}
-
-impl Secrets {
-    /// Those that its environment has now.
-    ///
-    /// # Errors
-    /// A pattern is none; the sentence says so.
-    pub(crate) fn of_this_process() -> Result<Self, String> {
-        let vars: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-        let shown = ShownSecrets::new().map_err(|e| e.to_string())?;
-        Ok(Self { values: secrets(&vars), shown })
-    }
-
-    /// The text without them.
-    pub(crate) fn removed(&self, mut text: Vec<u8>) -> Vec<u8> {
-        remove(&mut text, &self.values);
-        self.shown.removed(&text)
-    }
-}
-
-/// Patterns by which an output shows secrets.
-pub(super) struct ShownSecrets {
     named: Regex,
     header: Regex,
     bearer: Regex,
     url: Regex,
 }
 
-impl ShownSecrets {
-    pub(super) fn new() -> Result<Self, regex_lite::Error> {
+impl Secrets {
+    /// Those that this process's environment has now.
+    pub(crate) fn of_this_process() -> Result<Self, regex_lite::Error> {
+        Self::of(&std::env::vars_os().collect::<Vec<_>>())
+    }
+
+    pub(super) fn of(vars: &[(OsString, OsString)]) -> Result<Self, regex_lite::Error> {
         // A variable and its value, as `env`, a shell, Python, JSON or Rust print them: `A=value`, `'A': 'value'`, `("A", "value")`.
         const NAME: &str = r"\b([A-Za-z0-9_-]*(?i:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH)[A-Za-z0-9_-]*)";
         const BETWEEN: &str = r#"\\?['"]?(?:\s*[=:]\s*|,\s*)(?:Some\()?"#;
         // To the quote that it began with, past those that are escaped, also in a text that is a string itself; else to white space.
         const VALUE: &str = r#"(?:b?\\"((?:\\\\\\"|\\[^"\n]|[^"\\\n])+)|b?"((?:\\.|[^"\\\n])+)|b?'((?:\\.|[^'\\\n])+)|([^\s'"]\S*))"#;
         Ok(Self {
+            values: secrets(vars),
             named: Regex::new(&format!("{NAME}{BETWEEN}{VALUE}"))?,
             header: Regex::new(
                 r#"(?i)\bauthorization\\?['"]?\s*[:=,]\s*(?:(?-i:b)?\\?['"])?((?:bearer|basic|token|negotiate)\s+[^\s'"\\]+|[^\r\n'"\\]+)"#,
@@ -124,9 +107,10 @@ impl ShownSecrets {
     }
 
     /// The text without them.
-    pub(super) fn removed(&self, text: &[u8]) -> Vec<u8> {
+    pub(crate) fn removed(&self, mut text: Vec<u8>) -> Vec<u8> {
+        remove(&mut text, &self.values);
         // The patterns read text: a character for each byte, whatever it is.
-        let text: String = text.iter().copied().map(char::from).collect();
+        let text: String = text.into_iter().map(char::from).collect();
         let first = |c: &Captures<'_>| c.get(1).map(|m| m.range());
         let mut text = without(&text, &self.header, first);
         text = without(&text, &self.bearer, first);
@@ -171,7 +155,7 @@ mod tests {
     use super::*;
 
     fn clean(text: &str) -> String {
-        String::from_utf8(ShownSecrets::new().unwrap().removed(text.as_bytes())).unwrap()
+        String::from_utf8(Secrets::of(&[]).unwrap().removed(text.into())).unwrap()
     }
 
     #[test]
@@ -218,8 +202,7 @@ mod tests {
             assert_eq!(clean(before), after);
             assert_eq!(clean(after), after, "twice");
         }
-        let raw = b"\xff A_TOKEN=\xfe\xfd0123456789 \xfc";
-        let raw = ShownSecrets::new().unwrap().removed(raw);
+        let raw = Secrets::of(&[]).unwrap().removed(b"\xff A_TOKEN=\xfe\xfd0123456789 \xfc".into());
         assert_eq!(raw, b"\xff A_TOKEN=[removed] \xfc", "bytes that are no text");
     }
 

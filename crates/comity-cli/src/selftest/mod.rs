@@ -3,12 +3,10 @@
 //! ```text
 //!   mod.rs       flags, the table, the exit code
 //!   rows.rs      the rows: the command of each, or why it is not there
-//!   packages.rs  the rows of a Python interpreter
 //!   report.rs    the file for an issue;  names.rs  what is taken out of it
 //! ```
 //! Each row is a command of its own, so that one which hangs is ended and the next one runs.
 mod names;
-mod packages;
 mod report;
 mod rows;
 
@@ -42,7 +40,6 @@ const SURVEYED: Duration = Duration::from_secs(30);
 /// Time limit of a call between threads, which a deadline of the row comes behind.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Arguments of `comity selftest`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It checks groups of threads and of processes, each link, MPI and NCCL where they are installed, the packages of a
@@ -127,7 +124,7 @@ pub(crate) fn selftest(args: SelftestArgs) -> Exit {
     };
     run(rows::of_this_machine(&own));
     let python = args.python.or_else(comity_launch::own_program::interpreter);
-    run(packages::rows(&own, python.as_deref(), begun + ALL));
+    run(rows::of_python(&own, python.as_deref(), begun + ALL));
     run(rows::of_hosts(&own, args.hosts.as_deref()));
     let count = |is: fn(&Verdict) -> bool| all.iter().filter(|o| is(&o.verdict)).count();
     let failed = count(|v| matches!(v, Verdict::Failed(_)));

@@ -26,11 +26,7 @@ impl OwnNames {
     pub(super) fn of_this_process() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
         let user = [var("USER"), var("LOGNAME")].into_iter().find(|name| !name.is_empty());
-        Self {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            user: user.unwrap_or_default(),
-            home: var("HOME"),
-        }
+        Self { host: crate::here::host(), user: user.unwrap_or_default(), home: var("HOME") }
     }
 }
 

@@ -8,7 +8,7 @@ mod text;
 use crate::{
     cluster::SshArgs,
     live::{self, view::JobView},
-    say::{CommandError, Exit, say},
+    say::{CommandError, Exit, has_colour, say},
 };
 use comity_launch::fleet::{JobHosts, job_hosts};
 use picture::{Picture, picture};
@@ -22,7 +22,6 @@ use std::{
 /// Between the two looks of `--once`: longer than a rank sleeps at a time.
 const ONCE: Duration = Duration::from_millis(600);
 
-/// Arguments of `comity top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Shown are jobs that `comity launch` started by this user on this host. Keys: q ends, p pauses, arrows scroll.
@@ -52,7 +51,6 @@ pub(crate) struct TopArgs {
     ssh: SshArgs,
 }
 
-/// Arguments of `comity stacks`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StacksArgs {
     /// The job, as for `comity top`
@@ -143,19 +141,17 @@ impl WatchedJob {
     }
 }
 
-/// `comity top`
 pub(crate) fn top(args: TopArgs) -> Exit {
     let mut job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     if let Some(at) = args.http {
         return page::serve(at, job);
     }
-    let out = std::io::stdout();
     let text = if args.json {
         serde_json::to_string_pretty(&job.last).unwrap_or_default() + "\n"
-    } else if args.once || !out.is_terminal() || !std::io::stdin().is_terminal() {
+    } else if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         std::thread::sleep(ONCE);
         job.look();
-        text::text(&job.picture(), out.is_terminal() && has_colour())
+        text::text(&job.picture(), has_colour(false))
     } else {
         let fail = |e| CommandError::faulty(format!("the terminal cannot be used: {e}; --once prints text"));
         return screen::watch(job, args.every).map(|()| 0).map_err(fail);
@@ -163,14 +159,7 @@ pub(crate) fn top(args: TopArgs) -> Exit {
     say(text, 0)
 }
 
-/// `comity stacks`
 pub(crate) fn stacks(args: StacksArgs) -> Exit {
     let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
     say(stacks::stacks(&job.last), 0)
-}
-
-/// Returns whether the user allows colours: see <https://no-color.org>.
-pub(crate) fn has_colour() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }

@@ -1,6 +1,7 @@
 //! A picture of a job on a terminal, again and again.
 use super::picture::{Picture, RankMark};
-use super::{WatchedJob, has_colour, text};
+use super::{WatchedJob, text};
+use crate::say::has_colour;
 use comity_cluster::folded;
 use ratatui::{
     Frame,
@@ -70,7 +71,7 @@ fn heed(event: &Event, chosen: &mut ScreenChoice) -> bool {
 
 fn style(mark: RankMark) -> Style {
     let plain = Style::default();
-    if !has_colour() {
+    if !has_colour(true) {
         return if mark >= RankMark::Slow { plain.add_modifier(Modifier::BOLD) } else { plain };
     }
     match mark {

@@ -29,9 +29,7 @@ fn ranks_get_cores_of_their_own_or_all_as_before() {
     let inner = "exec $COMITY launch -n 1 --tag-output=never --bind-to core -- $COMITY launch -n 2 --bind-to core -- true";
     let one = start_line(inner, "").finish();
     assert_eq!(one.code, 2, "{} {}", one.out, one.err);
-    for part in ["--bind-to core", "2 ranks", "may use 1 core", "--bind-to complex or --bind-to off"] {
-        assert!(one.err.contains(part), "{part}: {}", one.err);
-    }
+    one.says(&["--bind-to core", "2 ranks", "may use 1 core", "--bind-to complex or --bind-to off"]);
     if cores < 2 {
         return;
     }
@@ -67,8 +65,7 @@ fn other_words_and_mpi_s_launcher_are_refused() {
         (&["--bind-to", "core", "--backend", "mpi"], "is not for --backend mpi"),
         (&["-n", "4096", "--bind-to", "core"], "4096 ranks"),
     ] {
-        let done = run(&[flags, &["--", "true"]].concat());
-        assert_eq!(done.code, 2, "{}", done.err);
+        let done = run(&[flags, &["--", "true"]].concat()).ends(2);
         assert!(done.err.contains(why), "{why}: {}", done.err);
     }
 }
@@ -77,8 +74,7 @@ fn other_words_and_mpi_s_launcher_are_refused() {
 fn each_host_binds_its_own_ranks() {
     let dir = tempfile::tempdir().unwrap();
     let say = ["--bind-to", "core", "--tag-output=never", "--", "sh", "-c", SAY];
-    let done = fleet(dir.path(), &[&["--hosts", "a,b"][..], &say].concat());
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = fleet(dir.path(), &[&["--hosts", "a,b"][..], &say].concat()).ends(0);
     // Both stand for this machine, so both begin with its first core.
     let lines: Vec<_> = done.out.lines().collect();
     assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");

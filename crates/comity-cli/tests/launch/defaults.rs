@@ -19,11 +19,7 @@ fn clean<'a>(command: &'a mut Command, env: &[(&str, &str)]) -> &'a mut Command 
 fn threads(flags: &[&str], env: &[(&str, &str)]) -> (String, Vec<Option<usize>>) {
     let words =
         [flags, &["--tag-output=never", "--", "sh", "-c", "echo threads ${OMP_NUM_THREADS:-none}"]].concat();
-    let done = start_with(&words, |command| {
-        clean(command, env);
-    })
-    .finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = start_with(&words, |command| clean(command, env)).finish().ends(0);
     let all = done.out.lines().filter_map(|l| l.strip_prefix("threads ")).map(|n| n.parse().ok()).collect();
     (done.err, all)
 }
@@ -80,7 +76,7 @@ fn mpi_s_launcher_hands_them_on() {
         "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.5' || echo $OMP_NUM_THREADS $PYTHONUNBUFFERED";
     executable(&path, &format!("#!/bin/sh\n{say}\n"));
     let done = start_with(&["-n", "4096", "--backend", "mpi", "--", "true"], |command| {
-        clean(command, &[]).env("COMITY_MPIRUN", &path);
+        clean(command, &[]).env("COMITY_MPIRUN", &path)
     });
     assert_eq!(done.finish().out, "1 1\n");
 }
@@ -88,10 +84,7 @@ fn mpi_s_launcher_hands_them_on() {
 /// Output of a rank that runs this program of Python's, and the exit code.
 fn python(flags: &[&str], env: &[(&str, &str)], program: &str) -> (String, i32) {
     let words = [&["--tag-output"], flags, &["--", "python3", "-c", program]].concat();
-    let done = start_with(&words, |command| {
-        clean(command, env);
-    })
-    .finish();
+    let done = start_with(&words, |command| clean(command, env)).finish();
     let lines: Vec<_> = done.out.lines().filter_map(|l| l.strip_prefix("[0] ")).collect();
     (lines.join("|"), done.code)
 }

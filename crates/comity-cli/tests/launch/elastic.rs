@@ -47,10 +47,14 @@ struct Elastic {
 
 impl Elastic {
     fn start(flags: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), flags, |_| {})
+        Self::start_in(tempfile::tempdir().unwrap(), flags, |command| command)
     }
 
-    fn start_in(dir: tempfile::TempDir, flags: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+    fn start_in(
+        dir: tempfile::TempDir,
+        flags: &[&str],
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Self {
         let logs = dir.path().join("logs");
         let own = std::env::current_exe().unwrap();
         let place = format!("{PLACE}={}", dir.path().display());
@@ -103,8 +107,7 @@ fn come_back() {
         job.await_word(dead, &format!("3 ranks, place {dead}, start 1"));
         (0..3).for_each(|rank| job.await_word(rank, "3 ranks"));
     }
-    let done = job.finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = job.finish().ends(0);
     for words in [
         "killed by signal 9 (SIGKILL); the job goes on, and the rank is started again in 1 s (1 of 10)",
         "has joined",
@@ -120,8 +123,7 @@ fn too_few() {
     job.kill(2);
     [0, 1].into_iter().for_each(|rank| job.await_word(rank, "2 ranks"));
     job.kill(1);
-    let done = job.job.finish();
-    assert_eq!(done.code, 137, "{}", done.err);
+    let done = job.job.finish().ends(137);
     assert!(done.err.contains("(SIGKILL); the job goes on without it\n"), "{}", done.err);
     let last = done.last();
     assert!(last.starts_with("comity launch: rank 1 (pid "), "{}", done.err);
@@ -132,7 +134,8 @@ fn too_few() {
 fn on_several_hosts() {
     let dir = tempfile::tempdir().unwrap();
     let ssh = stand_in(dir.path()).display().to_string();
-    let job = Elastic::start_in(dir, &["--ssh", &ssh, "--hosts", "a:2,b", "--elastic", "2"], |_| {});
+    let job =
+        Elastic::start_in(dir, &["--ssh", &ssh, "--hosts", "a:2,b", "--elastic", "2"], |command| command);
     (0..3).for_each(|rank| job.await_word(rank, &format!("3 ranks, place {rank}, start 0")));
     job.kill(2);
     job.await_word(2, "3 ranks, place 2, start 1");
@@ -140,8 +143,7 @@ fn on_several_hosts() {
     job.kill_it("NAMED=b", "guard");
     job.await_word(2, "3 ranks, place 2, start 2");
     [0, 1].into_iter().for_each(|rank| job.await_word(rank, "3 ranks"));
-    let done = job.finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = job.finish().ends(0);
     let lost = done.err.lines().find(|line| line.contains("host b was lost")).unwrap_or_default();
     assert!(lost.ends_with("; the job goes on, and the host is tried again in 1 s"), "{}", done.err);
 }
@@ -155,7 +157,7 @@ fn by_hand() {
     let err = dir.path().join("err");
     let to = std::fs::File::create(&err).unwrap();
     let job = Elastic::start_in(dir, &["-n", "2", "--elastic", "2:3"], |command| {
-        command.env("COMITY_KEY_FILE", &key).stderr(Stdio::from(to));
+        command.env("COMITY_KEY_FILE", &key).stderr(Stdio::from(to))
     });
     (0..2).for_each(|rank| job.await_word(rank, "2 ranks"));
     let said = std::fs::read_to_string(&err).unwrap();
@@ -176,8 +178,7 @@ fn by_hand() {
         !refused.status.success() && text.contains("at most beside the 2 that its launcher starts"),
         "{text}"
     );
-    let done = job.finish();
-    assert_eq!(done.code, 0);
+    job.finish().ends(0);
     assert!(guest.wait().unwrap().success());
 }
 

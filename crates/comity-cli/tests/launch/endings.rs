@@ -16,8 +16,7 @@ fn all_well_is_zero_and_says_nothing() {
 
 #[test]
 fn the_code_is_that_of_the_rank_that_failed() {
-    let done = script(4, &[], "[ $COMITY_RANK = 2 ] && exit 37; exit 0");
-    assert_eq!(done.code, 37);
+    let done = script(4, &[], "[ $COMITY_RANK = 2 ] && exit 37; exit 0").ends(37);
     assert!(done.last().starts_with("comity launch: rank 2 (pid "), "{}", done.err);
     assert!(done.last().ends_with(") exited with code 37"), "{}", done.err);
     assert_eq!(run(&["sh", "-c", "exit 255"]).code, 255);
@@ -26,8 +25,8 @@ fn the_code_is_that_of_the_rank_that_failed() {
 #[test]
 fn a_killed_rank_is_named_with_its_signal() {
     for (signal, number, name) in [("KILL", 9, "SIGKILL"), ("SEGV", 11, "SIGSEGV"), ("USR1", 10, "SIGUSR1")] {
-        let done = script(3, &[], &format!("[ $RANK = 1 ] && kill -{signal} $$; sleep 30"));
-        assert_eq!(done.code, 128 + number);
+        let done =
+            script(3, &[], &format!("[ $RANK = 1 ] && kill -{signal} $$; sleep 30")).ends(128 + number);
         let end = format!("was killed by signal {number} ({name})");
         assert!(done.last().starts_with("comity launch: rank 1 (pid "), "{}", done.err);
         assert!(done.last().ends_with(&end), "{}", done.err);
@@ -49,8 +48,7 @@ fn the_first_failure_is_the_root_cause_not_its_consequences() {
     );
     let mut most = 0;
     for _ in 0..5 {
-        let done = script(4, &flags, &all);
-        assert_eq!(done.code, 5, "{}", done.err);
+        let done = script(4, &flags, &all).ends(5);
         assert!(done.last().contains(" rank 2 (pid"), "{}", done.err);
         most = most.max(done.err.matches("rank 2 is gone").count());
         std::fs::remove_file(dir.path().join("victim")).unwrap();
@@ -67,8 +65,8 @@ fn a_rank_that_ends_early_and_well_stops_nobody() {
 
 #[test]
 fn the_others_of_a_failed_rank_are_ended_and_may_clean_up() {
-    let done = script(3, &[], "[ $RANK = 0 ] && exit 9; trap 'echo bye; exit 0' TERM; sleep 30 & wait");
-    assert_eq!(done.code, 9);
+    let done =
+        script(3, &[], "[ $RANK = 0 ] && exit 9; trap 'echo bye; exit 0' TERM; sleep 30 & wait").ends(9);
     assert_eq!(done.sorted(), ["[1] bye", "[2] bye"]);
     // Not the 30 s for which they would run.
     assert!(done.took < patient(Duration::from_secs(20)), "{:?}", done.took);
@@ -77,8 +75,7 @@ fn the_others_of_a_failed_rank_are_ended_and_may_clean_up() {
 #[test]
 fn ranks_that_ignore_sigterm_are_killed() {
     let job = start_script(2, &[], "[ $RANK = 0 ] && exit 4; trap '' TERM; while :; do sleep 1; done");
-    let done = job.finish();
-    assert_eq!(done.code, 4);
+    let done = job.finish().ends(4);
     assert!(done.err.contains("still running after SIGTERM, now killed: rank 1 (pid"), "{}", done.err);
     assert!(done.last().contains("rank 0 ") && done.last().contains("code 4"), "{}", done.err);
     assert!(
@@ -95,8 +92,7 @@ fn a_stopped_rank_is_ended_without_waiting() {
     rustix::process::kill_process(sleeps[0].pid, Signal::STOP).unwrap();
     let mark = job.mark.clone();
     job.signal(Signal::TERM);
-    let done = job.finish();
-    assert_eq!(done.code, 143);
+    let done = job.finish().ends(143);
     assert!(done.took < patient(PATIENCE), "{:?}", done.took);
     assert!(marked(&mark).is_empty());
 }
@@ -128,8 +124,7 @@ fn ctrl_c_is_sigterm_first_and_sigkill_when_repeated() {
     assert!(job.running("sh").len() >= 2, "SIGTERM was enough?");
     let again = Instant::now();
     job.signal(Signal::INT);
-    let done = job.finish();
-    assert_eq!(done.code, 130);
+    job.finish().ends(130);
     assert!(again.elapsed() < patient(PATIENCE), "{:?}", again.elapsed());
 }
 
@@ -159,8 +154,7 @@ fn a_job_that_ignores_hangups_goes_on() {
 
 #[test]
 fn the_timeout_is_for_the_whole_job() {
-    let done = run(&["-n", "2", "--timeout", "0.5", "sleep", "100"]);
-    assert_eq!(done.code, 124);
+    let done = run(&["-n", "2", "--timeout", "0.5", "sleep", "100"]).ends(124);
     assert_eq!(done.last(), "comity launch: ended because the job took longer than --timeout 0.5 s");
     assert!(done.took < patient(PATIENCE), "{:?}", done.took);
     assert_eq!(run(&["--timeout", "50", "true"]).code, 0);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 /// The environment of each rank.
 fn environments(n: usize, flags: &[&str]) -> Vec<BTreeMap<String, String>> {
-    let done = script(n, &[&["--tag-output"], flags].concat(), "env");
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = script(n, &[&["--tag-output"], flags].concat(), "env").ends(0);
     let mut all = vec![BTreeMap::new(); n];
     for line in done.out.lines() {
         let (rank, rest) = line.strip_prefix('[').and_then(|l| l.split_once("] ")).unwrap();
@@ -61,7 +60,7 @@ fn every_rank_knows_its_place() {
 #[test]
 fn a_rank_that_is_alone_has_nothing_of_mlx() {
     let job = start_with(&["-n", "1", "env"], |c| {
-        c.env("MLX_RANK", "7").env("MLX_HOSTFILE", "/old").env("COMITY_RANK", "9").env("KEPT", "yes");
+        c.env("MLX_RANK", "7").env("MLX_HOSTFILE", "/old").env("COMITY_RANK", "9").env("KEPT", "yes")
     });
     let done = job.finish();
     assert!(!done.out.contains("MLX_"), "{}", done.out);
@@ -107,8 +106,8 @@ fn arguments_arrive_as_they_are() {
 #[test]
 fn mlx_can_read_its_host_file_more_than_once() {
     let done =
-        script(3, &[], "for i in 1 2; do cat $MLX_HOSTFILE; echo; done; sh -c 'cat $MLX_HOSTFILE'; echo");
-    assert_eq!(done.code, 0, "{}", done.err);
+        script(3, &[], "for i in 1 2; do cat $MLX_HOSTFILE; echo; done; sh -c 'cat $MLX_HOSTFILE'; echo")
+            .ends(0);
     let texts: BTreeSet<&str> = done.out.lines().map(|l| l.split_once("] ").unwrap().1).collect();
     assert_eq!((done.out.lines().count(), texts.len()), (9, 1), "{}", done.out);
     let hosts: Vec<Vec<String>> = serde_json::from_str(texts.first().unwrap()).unwrap();
@@ -151,8 +150,7 @@ fn the_key_is_on_its_descriptor_and_nowhere_else() {
 
 #[test]
 fn verbose_tells_what_is_started_and_how_it_ended() {
-    let done = run(&["-n", "2", "--verbose", "--env", "A=b", "sh", "-c", "exit 0"]);
-    assert_eq!(done.code, 0);
+    let done = run(&["-n", "2", "--verbose", "--env", "A=b", "sh", "-c", "exit 0"]).ends(0);
     for rank in 0..2 {
         assert!(done.err.contains(&format!("comity launch: rank {rank} (pid ")), "{}", done.err);
         assert!(done.err.contains(&format!("COMITY_RANK={rank} ")), "{}", done.err);
@@ -193,28 +191,23 @@ fn a_group_of_four_is_started_fast() {
 #[test]
 fn more_ranks_than_the_limit_of_open_files_allows_for() {
     let job = start_line("ulimit -Sn 64; exec $COMITY launch -n 40 -- sh -c 'ulimit -Sn'", "");
-    let done = job.finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = job.finish().ends(0);
     assert_eq!(done.out.lines().filter(|l| l.ends_with("] 64")).count(), 40, "{}", done.out);
 }
 
 #[test]
 fn a_job_without_a_key_must_be_asked_for() {
     let bench = [env!("CARGO_BIN_EXE_comity"), "bench", "barrier", "--iters", "5"];
-    let insecure = run(&[&["-n", "2", "--insecure", "--"], &bench[..]].concat());
-    assert_eq!(insecure.code, 0, "{}", insecure.err);
+    let insecure = run(&[&["-n", "2", "--insecure", "--"], &bench[..]].concat()).ends(0);
     assert!(insecure.err.contains("--insecure: the job has no key"), "{}", insecure.err);
     let env = &environments(2, &["--insecure"])[1];
     assert_eq!(env["COMITY_INSECURE"], "1");
     assert!(!env.contains_key("COMITY_KEY_FD"));
     // What the shell says was not said to this job; what the rank is told beside its key is a contradiction.
-    let inherited = start_with(&[&["-n", "2", "--"], &bench[..]].concat(), |c| {
-        c.env("COMITY_INSECURE", "1");
-    });
+    let inherited = start_with(&[&["-n", "2", "--"], &bench[..]].concat(), |c| c.env("COMITY_INSECURE", "1"));
     assert_eq!(inherited.finish().code, 0);
     let own = format!("COMITY_INSECURE=1 exec {}", bench.join(" "));
-    let both = script(2, &[], &own);
-    assert_eq!(both.code, 2, "{}", both.err);
+    let both = script(2, &[], &own).ends(2);
     assert!(both.err.contains("a key is given and insecure (COMITY_INSECURE)"), "{}", both.err);
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), r#"[["127.0.0.1:5000"],["127.0.0.1:5001"]]"#).unwrap();
@@ -226,8 +219,6 @@ fn a_job_without_a_key_must_be_asked_for() {
     for part in ["MLX's hostfile", "comity launch", "COMITY_KEY_FILE", "COMITY_INSECURE=1", "--insecure"] {
         assert!(said.contains(part), "{said}");
     }
-    let secret =
-        run(&[&["-n", "2", "--secure", "data", "--env", "COMITY_LINKS=tcp", "--"], &bench[..]].concat());
-    assert_eq!(secret.code, 0, "{}", secret.err);
+    run(&[&["-n", "2", "--secure", "data", "--env", "COMITY_LINKS=tcp", "--"], &bench[..]].concat()).ends(0);
     assert_eq!(run(&["-n", "2", "--secure", "data", "--insecure", "true"]).code, 2);
 }

@@ -15,14 +15,11 @@ fn ranks_that_end_early_take_nothing_of_the_others_input() {
         let say =
             format!("[ $RANK = 1 ] || {{ [ $RANK = {early} ] || sleep 1; exit 0; }}; sleep 0.5; cat > {got}");
         let words = ["--ssh", &ssh, "--hosts", "a,b,c", "--", "sh", "-c", &say];
-        let mut job = start_with(&words, |command| {
-            command.stdin(Stdio::piped());
-        });
+        let mut job = start_with(&words, |command| command.stdin(Stdio::piped()));
         let mut stdin = job.child.stdin.take().unwrap();
         let given = input.clone();
         let writer = std::thread::spawn(move || stdin.write_all(&given));
-        let done = job.finish();
-        assert_eq!(done.code, 0, "{}", done.err);
+        job.finish().ends(0);
         writer.join().unwrap().unwrap();
         assert!(std::fs::read(&got).unwrap() == input, "rank {early} ended first");
     }
@@ -64,8 +61,7 @@ fn a_host_that_is_away_is_tried_again() {
     executable(&path, &away);
     let script = format!("[ $(wc -l < {count}) = 3 ] || exit 7");
     let words = ["--ssh", path.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
-    let done = run(&[&words[..], &[&script]].concat());
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = run(&[&words[..], &[&script]].concat()).ends(0);
     let parts =
         ["host b: it cannot be reached", "restart 1 did not come to run", "restart 1 is tried again in 1 s"];
     assert!(parts.iter().all(|p| done.err.contains(p)), "{}", done.err);
@@ -85,8 +81,7 @@ fn a_host_that_stays_away_is_given_up() {
     executable(&path, &away);
     let words =
         ["--ssh", path.to_str().unwrap(), "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
-    let done = run(&[&words[..], &["--", "sh", "-c", "exit 7"]].concat());
-    assert_eq!(done.code, 2, "{}", done.err);
+    let done = run(&[&words[..], &["--", "sh", "-c", "exit 7"]].concat()).ends(2);
     assert_eq!(
         done.last(),
         "comity launch: given up, because hosts were waited for 0.2 s (--wait-for-hosts)"
@@ -173,7 +168,6 @@ fn a_guard_whose_first_process_is_killed_is_a_host_that_was_lost() {
     let first: Vec<Pid> = job.processes().iter().map(|p| p.pid).filter(is_first).collect();
     let [first] = first[..] else { panic!("{first:?}") };
     kill_process(first, Signal::KILL).unwrap();
-    let done = job.finish();
-    assert_eq!(done.code, 1, "{}", done.err);
+    let done = job.finish().ends(1);
     assert!(done.last().contains("host b was lost") && !done.err.contains("rank 1 (pid"), "{}", done.err);
 }

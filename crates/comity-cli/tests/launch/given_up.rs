@@ -43,8 +43,7 @@ fn stop_one(flags: &[&str], host: &str) {
     await_rows(dir.path());
     kill_process(process_of(&job, 1), Signal::STOP).unwrap();
     let mark = job.mark.clone();
-    let done = job.finish();
-    assert_eq!(done.code, 1, "{}", done.err);
+    let done = job.finish().ends(1);
     let last = done.last();
     assert!(last.starts_with("comity launch: rank 1 (pid ") && last.contains(host), "{}", done.err);
     assert!(
@@ -74,8 +73,7 @@ fn a_stopped_rank_that_nobody_needs_is_waited_for() {
     std::thread::sleep(Duration::from_millis(1200));
     let rank = job.running("sh").pop().unwrap().pid;
     kill_process(rank, Signal::CONT).unwrap();
-    let done = job.finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    job.finish().ends(0);
 }
 
 fn stopped(job: &Job) -> Option<()> {

@@ -34,6 +34,21 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    /// Itself, once it is known to have ended with this code.
+    #[track_caller]
+    pub(crate) fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        self
+    }
+
+    /// Checks that each of these stands in its errors.
+    #[track_caller]
+    pub(crate) fn says(&self, parts: &[&str]) {
+        for part in parts {
+            assert!(self.err.contains(part), "{part}: {}", self.err);
+        }
+    }
+
     pub(crate) fn last(&self) -> &str {
         self.err.lines().last().unwrap_or_default()
     }
@@ -56,10 +71,10 @@ pub(crate) fn command(args: &[&str]) -> (Command, String) {
 }
 
 pub(crate) fn start(args: &[&str]) -> Job {
-    start_with(args, |_| {})
+    start_with(args, |command| command)
 }
 
-pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Job {
+pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Job {
     let (mut command, mark) = command(args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     change(&mut command);
@@ -99,6 +114,7 @@ pub(crate) fn start_line(line: &str, word: &str) -> Job {
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         *command = shell;
+        command
     })
 }
 
@@ -208,6 +224,6 @@ pub(crate) fn wait_files(dir: &Path, name: &str, count: usize) {
 }
 
 /// Runs a prepared command in a process group of its own, so that signals for the group do not reach the test.
-pub(crate) fn own_group(command: &mut Command) {
-    command.process_group(0);
+pub(crate) fn own_group(command: &mut Command) -> &mut Command {
+    command.process_group(0)
 }

@@ -36,8 +36,7 @@ const SAY: [&str; 4] = ["--", "sh", "-c", "echo $NAMED $LOCAL_RANK $LOCAL_WORLD_
 fn a_hostfile_may_name_a_host_for_each_rank_as_mlx_does() {
     let dir = tempfile::tempdir().unwrap();
     let hosts = file(dir.path(), "mlx.json", r#"[{"ssh": "a"}, {"ssh": "b"}, {"ssh": "a"}, {"ssh": "a"}]"#);
-    let done = fleet(dir.path(), &[&["--hostfile", &hosts][..], &SAY].concat());
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = fleet(dir.path(), &[&["--hostfile", &hosts][..], &SAY].concat()).ends(0);
     assert_eq!(done.sorted(), ["[0@a] a 0 3", "[1@b] b 0 1", "[2@a] a 1 3", "[3@a] a 2 3"]);
     let lines = file(dir.path(), "lines", "a\na\nb slots=1\n");
     let done = fleet(dir.path(), &[&["--hostfile", &lines][..], &SAY].concat());
@@ -64,21 +63,13 @@ fn files_are_staged_and_what_differs_is_found_by_content() {
     let ssh = stand_in(dir.path()).display().to_string();
     // From a directory that the hosts do not have, so the ranks start at home.
     let launch = |words: &[&str]| {
-        let job = start_with(&[&["--ssh", &ssh, "--hosts", "a,b"], words].concat(), |command| {
-            command.current_dir(here.path());
-        });
-        let hidden = here.path().with_extension("hidden");
-        let _ = hidden;
-        job.finish()
+        let words = [&["--ssh", &ssh, "--hosts", "a,b"], words].concat();
+        start_with(&words, |command| command.current_dir(here.path())).finish()
     };
     let at = ["--cwd", "."];
     let done = launch(&[&at[..], &["--", "./python", "train.py"]].concat());
     assert!(done.code == 2 && done.out.is_empty(), "{}", done.err);
-    assert!(
-        done.err.contains("'train.py' is not the same on all hosts: ") && done.err.contains(" on a; "),
-        "{}",
-        done.err
-    );
+    done.says(&["'train.py' is not the same on all hosts: ", " on a; "]);
     assert!(done.err.contains("--stage train.py"), "{}", done.err);
     let done = launch(&[&at[..], &["--mixed-programs", "--", "./python", "train.py"]].concat());
     assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] print(1)", "[1@b] print(2)"]), "{}", done.err);
@@ -104,11 +95,7 @@ fn a_large_file_is_staged_piece_by_piece() {
     let ssh = stand_in(dir.path()).display().to_string();
     let words =
         ["--ssh", &ssh, "--hosts", "a,b", "--cwd", ".", "--stage", "tool", "--", "sh", "-c", "test -x tool"];
-    let done = start_with(&words, |command| {
-        command.current_dir(here.path());
-    })
-    .finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    start_with(&words, |command| command.current_dir(here.path())).finish().ends(0);
     for host in ["a", "b"] {
         assert!(std::fs::read(dir.path().join("home").join(host).join("tool")).unwrap() == bytes, "{host}");
     }
@@ -123,8 +110,7 @@ fn one_rank_gets_standard_input_and_programs_read_events() {
         "printf 'word\\n' | \"$COMITY\" launch --ssh {ssh} --hosts a,b --stdin-rank 1 --json-events {events} -- sh -c \
          'printf \"$RANK? \"; read x; echo \"$x.\"; [ $RANK = 0 ] || exit 3'"
     );
-    let done = start_line(&line, "sh").finish();
-    assert_eq!(done.code, 3, "{}", done.err);
+    let done = start_line(&line, "sh").finish().ends(3);
     // What rank 1 writes passes as it comes, without a tag; rank 0's line may come between.
     let other = "[0@a] 0? .\n";
     assert!(
@@ -142,11 +128,7 @@ fn one_rank_gets_standard_input_and_programs_read_events() {
     );
     let end = all.iter().find(|e| e["event"] == "exit" && e["rank"] == 1).unwrap();
     assert_eq!((&end["code"], &end["host"]), (&3.into(), &"b".into()));
-    assert!(
-        done.err.contains("how the ranks ended: 0 exited with code 0; 1 exited with code 3"),
-        "{}",
-        done.err
-    );
+    done.says(&["how the ranks ended: 0 exited with code 0; 1 exited with code 3"]);
 }
 
 pub(crate) fn executable(path: &Path, script: &str) {
@@ -198,13 +180,11 @@ fn hosts_that_lack_the_program_get_a_copy_and_keep_it() {
     std::fs::write(home.join("d/.cache"), "no folder").unwrap();
     let refused = launch("--hosts a,c,d");
     assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{}", refused.err);
-    for part in [
+    refused.says(&[
         "host c: comity is not installed there",
         "it is Plan9 mips",
         "host d: this program could not be copied there",
-    ] {
-        assert!(refused.err.contains(part), "{part}: {}", refused.err);
-    }
+    ]);
 }
 
 /// A Python with the package stands for the command, and another version in it is refused.
@@ -235,9 +215,7 @@ fn a_python_package_stands_for_the_command_unless_it_is_of_another_version() {
     assert_eq!((done.code, done.sorted()), (0, vec!["[0@a] ran", "[1@c] ran"]), "{}", done.err);
     let done = launch("a,b");
     assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
-    for part in ["host b: has comity 0.0.9, and this is ", "nothing was run"] {
-        assert!(done.err.contains(part), "{part}: {}", done.err);
-    }
+    done.says(&["host b: has comity 0.0.9, and this is ", "nothing was run"]);
 }
 
 #[test]
@@ -258,6 +236,7 @@ fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
         renamed.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         own_group(&mut renamed);
         *command = renamed;
+        command
     });
     wait_for("the copy to begin", || home.join("asked").exists().then_some(()));
     job.signal(Signal::TSTP);
@@ -325,8 +304,7 @@ fn flags_of_mlx_are_taken() {
 
 #[test]
 fn a_name_that_no_host_has_is_bad_input() {
-    let done = run(&["--hosts", "no..such,nor..this", "--", "true"]);
-    assert_eq!(done.code, 2, "{}", done.err);
+    let done = run(&["--hosts", "no..such,nor..this", "--", "true"]).ends(2);
     for host in ["no..such", "nor..this"] {
         assert!(done.err.contains(&format!("host {host}: no host has this name")), "{}", done.err);
     }

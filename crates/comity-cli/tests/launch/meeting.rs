@@ -18,17 +18,13 @@ fn the_port_is_that_of_bind_or_of_comity_ports() {
     let ssh = stand_in(dir.path()).display().to_string();
     let expected = format!("127.0.0.1:{one}");
     for bind in [format!("127.0.0.1:{one}"), format!(":{one}")] {
-        let done = fleet(dir.path(), &[&["--hosts", "a,b", "--meet-at", &bind][..], &SAY].concat());
-        assert_eq!(done.code, 0, "{}", done.err);
+        let done = fleet(dir.path(), &[&["--hosts", "a,b", "--meet-at", &bind][..], &SAY].concat()).ends(0);
         assert!(said(&done).iter().all(|[store, ..]| *store == expected), "{bind}: {:?}", said(&done));
     }
     let range = format!("{one}-{}", one.saturating_add(9));
     let with = |words: &[&str], shell: Option<&str>| {
         start_with(&[&["--ssh", &ssh, "--hosts", "a,b"], words, &SAY].concat(), |command| {
-            command.env_remove("COMITY_PORTS");
-            if let Some(ports) = shell {
-                command.env("COMITY_PORTS", ports);
-            }
+            command.env_remove("COMITY_PORTS").envs(shell.map(|ports| ("COMITY_PORTS", ports)))
         })
         .finish()
     };
@@ -50,8 +46,7 @@ fn the_port_is_that_of_bind_or_of_comity_ports() {
 #[test]
 fn each_host_has_a_place_of_its_own_for_torch() {
     let dir = tempfile::tempdir().unwrap();
-    let done = fleet(dir.path(), &[&["--hosts", "a:2,b"][..], &SAY].concat());
-    assert_eq!(done.code, 0, "{}", done.err);
+    let done = fleet(dir.path(), &[&["--hosts", "a:2,b"][..], &SAY].concat()).ends(0);
     let said = said(&done);
     assert!(said.iter().all(|[_, host, _]| host == "127.0.0.1"), "{said:?}");
     let ports: Vec<&str> = said.iter().map(|[.., port]| port.as_str()).collect();

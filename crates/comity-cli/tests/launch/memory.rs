@@ -58,10 +58,8 @@ fn out_of_memory_is_said_when_it_was_that_and_only_then() {
             return;
         }
     };
-    let done = group.run("[ $RANK = 1 ] && exec tail /dev/zero; exec sleep 30");
-    assert_eq!(done.code, 137, "{}", done.err);
+    let done = group.run("[ $RANK = 1 ] && exec tail /dev/zero; exec sleep 30").ends(137);
     assert!(done.last().contains(" rank 1 (pid") && done.last().contains("out of memory"), "{}", done.err);
-    let done = group.run("[ $RANK = 1 ] && kill -9 $$; exec sleep 30");
-    assert_eq!(done.code, 137, "{}", done.err);
+    let done = group.run("[ $RANK = 1 ] && kill -9 $$; exec sleep 30").ends(137);
     assert!(!done.err.contains("out of memory"), "{}", done.err);
 }

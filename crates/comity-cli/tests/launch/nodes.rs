@@ -22,7 +22,7 @@ fn node(dir: &Path, at: &str, node: usize, nodes: usize, words: &[&str]) -> Job 
     let nodes = nodes.to_string();
     let flags = ["--nnodes", &nodes, "--node-rank", &node, "--rendezvous", at];
     start_with(&[&flags, words].concat(), |command| {
-        command.env("COMITY_KEY_FILE", &key).env("COMITY_JOIN_TIMEOUT", "30");
+        command.env("COMITY_KEY_FILE", &key).env("COMITY_JOIN_TIMEOUT", "30")
     })
 }
 
@@ -109,11 +109,7 @@ fn what_does_not_go_together_is_said_before_anything_runs() {
     let jobs = [("x.sh", 0), ("y.sh", 1)].map(|(s, n)| node(dir.path(), &at, n, 2, &["--", "echo", s]));
     for done in jobs.map(Job::finish) {
         assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
-        assert!(
-            done.err.contains("the nodes differ: node 0 (host ") && done.err.contains("\"echo y.sh\""),
-            "{}",
-            done.err
-        );
+        done.says(&["the nodes differ: node 0 (host ", "\"echo y.sh\""]);
     }
     // Two who disagree on how many they are.
     let at = place();
@@ -142,8 +138,7 @@ fn bad_flags_are_refused() {
             "cannot be used with",
         ),
     ] {
-        let done = flags(list);
-        assert_eq!(done.code, 2, "{}", done.err);
+        let done = flags(list).ends(2);
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
 }

@@ -1,6 +1,7 @@
 //! Nothing outlives the job, whoever is killed.
 use super::harness::*;
 use rustix::process::{Pid, Signal, kill_process};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,18 +38,8 @@ fn start_family() -> (Job, String) {
 }
 
 fn all_gone(job: &Job, mark: &str) {
-    let left = || [job.processes(), marked(mark)].concat_processes();
-    wait_at_most(patient(LIMIT), "the end of every process", || left().is_empty().then_some(()));
-}
-
-trait Concat {
-    fn concat_processes(self) -> Vec<Process>;
-}
-
-impl Concat for [Vec<Process>; 2] {
-    fn concat_processes(self) -> Vec<Process> {
-        self.into_iter().flatten().collect()
-    }
+    let is_gone = || job.processes().is_empty() && marked(mark).is_empty();
+    wait_at_most(patient(LIMIT), "the end of every process", || is_gone().then_some(()));
 }
 
 #[test]
@@ -78,8 +69,7 @@ fn killing_the_supervisor_ends_every_descendant_and_is_told() {
         job.processes().iter().all(|p| p.name == "comity").then_some(())
     });
     all_gone(&job, &mark);
-    let done = job.finish();
-    assert_eq!(done.code, 137);
+    let done = job.finish().ends(137);
     assert!(done.last().contains("was killed by signal 9 (SIGKILL)"), "{}", done.err);
 }
 
@@ -100,8 +90,7 @@ fn ending_the_launcher_ends_every_descendant() {
 
 #[test]
 fn a_killed_rank_leaves_nothing_either() {
-    let done = script(2, &[], "sleep 1000 & setsid sleep 1000 & [ $RANK = 1 ] && kill -9 $$; sleep 1000");
-    assert_eq!(done.code, 137);
+    script(2, &[], "sleep 1000 & setsid sleep 1000 & [ $RANK = 1 ] && kill -9 $$; sleep 1000").ends(137);
     let job = start_script(2, &[], "sleep 1000 & setsid sleep 1000 & exec sleep 1000");
     let sleeps = job.wait_running("sleep", 6);
     kill_process(sleeps[0].pid, Signal::KILL).unwrap();
@@ -125,7 +114,7 @@ fn nothing_is_left_in_temporary_directories() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = start_with(&["-n", "4", "sleep", "1000"], |c| {
         // There is no runtime folder: the launcher's socket has to be here.
-        c.env("TMPDIR", dir.path()).env_remove("XDG_RUNTIME_DIR");
+        c.env("TMPDIR", dir.path()).env_remove("XDG_RUNTIME_DIR")
     });
     job.wait_running("sleep", 4);
     let names = |d: &std::path::Path| -> Vec<String> {
@@ -157,9 +146,7 @@ fn an_idle_job_costs_no_time() {
     // With standard input at its end, and with one that stays open.
     for open in [false, true] {
         let job = start_with(&["-n", "4", "sleep", "1000"], |c| {
-            if open {
-                c.stdin(std::process::Stdio::piped());
-            }
+            c.stdin(if open { Stdio::piped() } else { Stdio::null() })
         });
         job.wait_running("sleep", 4);
         std::thread::sleep(Duration::from_millis(300));

@@ -9,8 +9,7 @@ use std::time::Duration;
 fn ten_thousand_lines_of_four_ranks_never_mix() {
     let text = "i=0; while [ $i -lt 10000 ]; do echo \"line $i of $RANK: abcdefghijklmnopqrstuvwxyz\"; i=$((i+1)); done";
     for flags in [&["--tag-output"][..], &["--tag-output=never"]] {
-        let done = script(4, flags, text);
-        assert_eq!(done.code, 0);
+        let done = script(4, flags, text).ends(0);
         let mut next = [0; 4];
         for line in done.out.lines() {
             let bare = if flags[0] == "--tag-output" { line.split_once("] ").unwrap().1 } else { line };
@@ -29,9 +28,8 @@ fn ten_thousand_lines_of_four_ranks_never_mix() {
 fn both_streams_in_one_pipe_do_not_mix() {
     let (reader, writer) = std::io::pipe().unwrap();
     let text = "i=0; while [ $i -lt 3000 ]; do echo out out out; echo err err err >&2; i=$((i+1)); done";
-    let job = start_with(&["-n", "3", "sh", "-c", text], |c| {
-        c.stdout(writer.try_clone().unwrap()).stderr(writer);
-    });
+    let job =
+        start_with(&["-n", "3", "sh", "-c", text], |c| c.stdout(writer.try_clone().unwrap()).stderr(writer));
     let collect = std::thread::spawn(move || {
         let mut reader = reader;
         let mut all = String::new();
@@ -90,8 +88,7 @@ fn characters_survive_being_written_in_halves() {
 #[test]
 fn all_that_was_written_before_the_end_arrives() {
     for _ in 0..10 {
-        let done = script(3, &[], "head -c 60000 /dev/zero | tr '\\0' x; echo; exit 3");
-        assert_eq!(done.code, 3);
+        let done = script(3, &[], "head -c 60000 /dev/zero | tr '\\0' x; echo; exit 3").ends(3);
         assert_eq!(done.out.bytes().filter(|&b| b == b'x').count(), 180_000);
     }
 }
@@ -99,9 +96,7 @@ fn all_that_was_written_before_the_end_arrives() {
 #[test]
 fn a_slow_reader_loses_nothing_and_signals_still_work() {
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let job = start_with(&["-n", "3", "sh", "-c", "yes | head -n 500000; echo end"], |c| {
-        c.stdout(writer);
-    });
+    let job = start_with(&["-n", "3", "sh", "-c", "yes | head -n 500000; echo end"], |c| c.stdout(writer));
     std::thread::sleep(Duration::from_millis(500));
     let mut total = 0;
     let mut ends = 0;
@@ -124,27 +119,21 @@ fn a_slow_reader_loses_nothing_and_signals_still_work() {
 #[test]
 fn a_reader_that_takes_nothing_does_not_keep_a_job_alive() {
     let (_reader, writer) = std::io::pipe().unwrap();
-    let job = start_with(&["-n", "2", "yes"], |c| {
-        c.stdout(writer);
-    });
+    let job = start_with(&["-n", "2", "yes"], |c| c.stdout(writer));
     job.wait_running("yes", 2);
     std::thread::sleep(Duration::from_millis(300));
     job.signal(Signal::INT);
-    let done = job.finish();
-    assert_eq!(done.code, 130);
+    let done = job.finish().ends(130);
     assert!(done.took < patient(Duration::from_secs(45)), "{:?}", done.took);
 }
 
 #[test]
 fn a_reader_that_left_ends_the_job() {
     let (reader, writer) = std::io::pipe().unwrap();
-    let job = start_with(&["-n", "2", "yes"], |c| {
-        c.stdout(writer);
-    });
+    let job = start_with(&["-n", "2", "yes"], |c| c.stdout(writer));
     job.wait_running("yes", 2);
     drop(reader);
-    let done = job.finish();
-    assert_eq!(done.code, 141);
+    let done = job.finish().ends(141);
     assert_eq!(done.last(), "comity launch: ended because nobody reads standard output any more");
 }
 
@@ -169,9 +158,7 @@ fn with_logs_a_job_outlives_its_reader() {
     drop(reader);
     let logs = dir.path().to_str().unwrap();
     let text = "i=0; while [ $i -lt 1000 ]; do echo $i; i=$((i+1)); done";
-    let job = start_with(&["-n", "2", "--log-dir", logs, "sh", "-c", text], |c| {
-        c.stdout(writer);
-    });
+    let job = start_with(&["-n", "2", "--log-dir", logs, "sh", "-c", text], |c| c.stdout(writer));
     assert_eq!(job.finish().code, 0);
     let log = std::fs::read_to_string(dir.path().join("rank-1.out")).unwrap();
     assert_eq!(log.lines().count(), 1000);

@@ -17,8 +17,7 @@ fn pass(dir: &Path, flags: &[&str]) {
         job.signal(signal);
         wait_files(dir, file, 2);
     }
-    let done = job.finish();
-    assert_eq!(done.code, 0, "{}", done.err);
+    job.finish().ends(0);
 }
 
 #[test]
@@ -39,8 +38,7 @@ fn a_rank_without_a_handler_dies_of_it_and_is_named() {
     let job = start(&["-n", "2", "sleep", "100"]);
     job.wait_running("sleep", 2);
     job.signal(Signal::USR1);
-    let done = job.finish();
-    assert_eq!(done.code, 138, "{}", done.err);
+    let done = job.finish().ends(138);
     assert!(done.last().ends_with("was killed by signal 10 (SIGUSR1)"), "{}", done.err);
 }
 
@@ -56,8 +54,7 @@ fn cuts_off(form: &[&str]) -> bool {
     let job = start(&words);
     wait_files(dir.path(), "up", 2);
     job.signal(Signal::TERM);
-    let done = job.finish();
-    assert_eq!(done.code, 143, "{}", done.err);
+    let done = job.finish().ends(143);
     assert!(!dir.path().join("saved0").exists(), "{}", done.err);
     let last = "comity launch: ended by SIGTERM; rank 0 had not ended 3 s after SIGTERM and was killed \
         (--grace SECONDS gives more time)";

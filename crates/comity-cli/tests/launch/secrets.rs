@@ -127,6 +127,7 @@ fn busy_job(logs: &std::path::Path, secure: &str) -> Job {
             // Otherwise the sanitizer keeps frames for itself, beside the stack, where no program can overwrite them.
             c.env("ASAN_OPTIONS", options + ":detect_stack_use_after_return=0");
         }
+        c
     });
     job.logs = Some(logs.into());
     job
@@ -150,8 +151,7 @@ fn the_key_is_nowhere_to_be_found() {
         // A failure makes everybody talk: errors, the launcher's report, flight records.
         rustix::process::kill_process(rustix::process::Pid::from_raw(ranks[2]).unwrap(), Signal::KILL)
             .unwrap();
-        let done = job.finish();
-        assert_eq!(done.code, 128 + 9, "{}", done.err);
+        let done = job.finish().ends(128 + 9);
         let mut files = 0;
         for entry in fs::read_dir(logs.path()).unwrap() {
             let path = entry.unwrap().path();

@@ -5,9 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 fn start_piped(args: &[&str]) -> Job {
-    start_with(args, |c| {
-        c.stdin(Stdio::piped());
-    })
+    start_with(args, |c| c.stdin(Stdio::piped()))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Checks of each host by itself, and of all hosts' names and addresses together.
 use super::Check;
-use crate::facts::{HostFacts, HostSystem, Nic, bits_in_words};
+use crate::facts::{HostFacts, HostSystem, Nic};
 use crate::graph::Cluster;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -130,11 +130,9 @@ pub fn rdma(host: &HostFacts) -> Check {
     let down = host.rdma.devices.iter().find(|d| d.state.as_deref().is_some_and(|s| !s.contains("ACTIVE")));
     if let Some(device) = down {
         let state = device.state.as_deref().unwrap_or_default();
-        return Check::failed(
-            "rdma",
-            &host.ssh,
-            format!("{} is {state}: plug in its cable, or leave it out with COMITY_DEVICES", device.name),
-        );
+        let said =
+            format!("{} is {state}: plug in its cable, or leave it out with COMITY_DEVICES", device.name);
+        return Check::failed("rdma", &host.ssh, said);
     }
     match host.rdma.devices.is_empty() {
         true => Check::not_tried("rdma", &host.ssh, "it has no RDMA device"),
@@ -179,14 +177,6 @@ pub fn clock(host: &str, ahead: f64, unsure: f64) -> Check {
         )
     });
     Check::unless("clock", host, problem)
-}
-
-impl HostFacts {
-    /// "eth0, 10 Gb/s": an interface with its speed.
-    pub(super) fn nic_in_words(&self, name: &str) -> String {
-        let speed = self.nic(name).and_then(|n| n.speed).map(|s| format!(", {}", bits_in_words(s)));
-        format!("{name}{}", speed.unwrap_or_default())
-    }
 }
 
 #[cfg(test)]

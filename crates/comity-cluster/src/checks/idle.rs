@@ -36,13 +36,12 @@ fn unplugged(cluster: &Cluster) -> Vec<Check> {
                         rows.push(Check::failed("cable", at, out(cluster, *address, &end, far)));
                     }
                 }
-                None => rows.push(Check::not_tried(
-                    "cable",
-                    at,
-                    format!(
+                None => {
+                    let said = format!(
                         "it has {address} and carries nothing; no other of these hosts is in that network, so nobody knows where its cable should lead"
-                    ),
-                )),
+                    );
+                    rows.push(Check::not_tried("cable", at, said));
+                }
             }
         }
     }
@@ -72,11 +71,7 @@ fn out(cluster: &Cluster, own: Subnet, end: &Plug, far: Subnet) -> String {
 /// heard over another interface.
 fn dead_ends(cluster: &Cluster, host: usize) -> Option<Check> {
     let facts = cluster.hosts.get(host)?;
-    let joined: BTreeSet<&str> = {
-        let ends = cluster.cables.iter().flat_map(|c| [&c.a, &c.b]);
-        let ends = ends.chain(cluster.networks.iter().flat_map(|n| &n.ends));
-        ends.filter(|e| e.host == host).map(|e| e.nic.as_str()).collect()
-    };
+    let joined: BTreeSet<&str> = cluster.ends().filter(|e| e.host == host).map(|e| e.nic.as_str()).collect();
     let leads_nowhere = |n: &&Nic| {
         n.is_up && !n.addresses.is_empty() && n.outer().next().is_none() && !joined.contains(n.name.as_str())
     };
@@ -93,11 +88,9 @@ fn dead_ends(cluster: &Cluster, host: usize) -> Option<Check> {
     let others = cabled(facts).filter(|n| n.outer().next().is_some() || joined.contains(n.name.as_str()));
     let used: BTreeSet<&str> = others.map(|n| n.name.as_str()).collect();
     let used = used.into_iter().collect::<Vec<_>>().join(",");
-    Some(Check::not_tried(
-        "cable",
-        format!("{} {names}{more}", cluster.name(host)),
-        format!(
-            "they have only a link-local address and lead to none of these hosts: ranks try them last; COMITY_INTERFACES={used} there leaves them out"
-        ),
-    ))
+    let at = format!("{} {names}{more}", cluster.name(host));
+    let said = format!(
+        "they have only a link-local address and lead to none of these hosts: ranks try them last; COMITY_INTERFACES={used} there leaves them out"
+    );
+    Some(Check::not_tried("cable", at, said))
 }

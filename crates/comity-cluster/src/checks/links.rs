@@ -99,58 +99,48 @@ impl<'a> Way<'a> {
 
     fn route(&self) -> Check {
         let (own, far) = self.ips();
-        let no_route = |why: &Option<String>| why.as_deref() == Some("no route");
-        if no_route(&self.m.result.failed) || no_route(&self.m.result.datagrams) {
-            let said = format!(
+        let to = &self.to.ssh;
+        let has_no_route = [&self.m.result.failed, &self.m.result.datagrams]
+            .map(Option::as_deref)
+            .contains(&Some("no route"));
+        let has_arrived = self.m.sizes.first().is_some_and(|s| self.m.arrived.contains(s));
+        let problem = if has_no_route {
+            Some(format!(
                 "{} has no way to {far} from {own}: look at `ip route get {far}` there; remove a route that says unreachable, or give it one (sudo ip route add {far} dev {})",
                 self.from.ssh, self.from_nic
-            );
-            return Check::failed("route", &self.at, said);
-        }
-        let arrived = self.m.sizes.first().is_some_and(|s| self.m.arrived.contains(s));
-        if arrived && !self.echoed_small() {
-            let said = format!(
-                "one way only: packets from {own} arrive at {}, its answers do not come back: look at `ip route get {own}` on {}",
-                self.to.ssh, self.to.ssh
-            );
-            return Check::failed("route", &self.at, said);
-        }
-        if self.echoed_small() || self.m.result.failed.is_none() {
-            return Check::passed("route", &self.at, "");
-        }
-        let said = format!(
-            "nothing from {own} arrives at {far}: is the cable plugged in there, and does no firewall on {} drop it?",
-            self.to.ssh
-        );
-        Check::failed("route", &self.at, said)
+            ))
+        } else if has_arrived && !self.echoed_small() {
+            Some(format!(
+                "one way only: packets from {own} arrive at {to}, its answers do not come back: look at `ip route get {own}` on {to}"
+            ))
+        } else if self.echoed_small() || self.m.result.failed.is_none() {
+            None
+        } else {
+            Some(format!(
+                "nothing from {own} arrives at {far}: is the cable plugged in there, and does no firewall on {to} drop it?"
+            ))
+        };
+        Check::unless("route", &self.at, problem)
     }
 
     fn port(&self) -> Check {
         let (own, far) = self.ips();
         let port = self.m.port;
-        match self.m.result.failed.as_deref() {
-            None => Check::passed("port", &self.at, ""),
-            Some("timeout") if self.echoed_small() => Check::failed(
-                "port",
-                &self.at,
-                format!(
-                    "port {port} of {far} does not answer {own}, though the way is there: a firewall on {} or between drops it; open the ports of the job (sudo ufw allow from {own}; docs/security.md has which)",
-                    self.to.ssh
-                ),
-            ),
-            Some("refused") => Check::failed(
-                "port",
-                &self.at,
-                format!(
-                    "port {port} of {far} refuses {own}: a firewall on {} rejects it; open the ports of the job",
-                    self.to.ssh
-                ),
-            ),
-            Some("timeout" | "no route") => Check::not_tried("port", &self.at, "there is no way, see route"),
-            Some(why) => {
-                Check::failed("port", &self.at, format!("connecting from {own} to {far} port {port}: {why}"))
+        let to = &self.to.ssh;
+        let problem = match self.m.result.failed.as_deref() {
+            None => None,
+            Some("timeout") if self.echoed_small() => Some(format!(
+                "port {port} of {far} does not answer {own}, though the way is there: a firewall on {to} or between drops it; open the ports of the job (sudo ufw allow from {own}; docs/security.md has which)"
+            )),
+            Some("refused") => Some(format!(
+                "port {port} of {far} refuses {own}: a firewall on {to} rejects it; open the ports of the job"
+            )),
+            Some("timeout" | "no route") => {
+                return Check::not_tried("port", &self.at, "there is no way, see route");
             }
-        }
+            Some(why) => Some(format!("connecting from {own} to {far} port {port}: {why}")),
+        };
+        Check::unless("port", &self.at, problem)
     }
 
     fn mtu(&self) -> Check {
@@ -159,13 +149,14 @@ impl<'a> Way<'a> {
         let far = mtu(self.to, self.to_nic);
         if self.m.shares_network() && own != far && own > 0 && far > 0 {
             let (small, nic) = if own < far { (self.from, self.from_nic) } else { (self.to, self.to_nic) };
+            let large = own.max(far);
+            let mend = match small.system {
+                HostSystem::Macos => format!("sudo networksetup -setMTU {nic} {large}"),
+                _ => format!("sudo ip link set dev {nic} mtu {large}"),
+            };
             let said = format!(
-                "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: {}",
-                small.ssh,
-                match small.system {
-                    HostSystem::Macos => format!("sudo networksetup -setMTU {nic} {}", own.max(far)),
-                    _ => format!("sudo ip link set dev {nic} mtu {}", own.max(far)),
-                }
+                "packets of {own} bytes at one end, of {far} at the other: large ones are lost; on {} run: {mend}",
+                small.ssh
             );
             return Check::failed("mtu", &self.at, said);
         }
@@ -173,16 +164,13 @@ impl<'a> Way<'a> {
             return Check::not_tried("mtu", &self.at, "datagrams do not pass");
         }
         let lost = self.m.sizes.iter().find(|s| !self.m.result.echoed.contains(s));
-        Check::unless(
-            "mtu",
-            &self.at,
-            lost.map(|size| {
-                format!(
-                    "datagrams of {size} bytes are lost, small ones pass, and both ends say MTU {own}: something between takes smaller packets only; set that switch's MTU, or both ends' (sudo ip link set dev {} mtu 1400)",
-                    self.from_nic
-                )
-            }),
-        )
+        let problem = lost.map(|size| {
+            format!(
+                "datagrams of {size} bytes are lost, small ones pass, and both ends say MTU {own}: something between takes smaller packets only; set that switch's MTU, or both ends' (sudo ip link set dev {} mtu 1400)",
+                self.from_nic
+            )
+        });
+        Check::unless("mtu", &self.at, problem)
     }
 
     fn speed(&self, median: Option<f64>) -> Check {
@@ -191,32 +179,23 @@ impl<'a> Way<'a> {
         };
         let carried = bits_in_words(bits as u64);
         let of = self.nominal().map_or_else(|| "speed not known".into(), bits_in_words);
-        let far = self.to.nic_in_words(self.to_nic);
+        let to = &self.to.ssh;
         let mend = "plug the cable in anew or replace it, and see whether something else uses it";
         let problem = if self.nominal().is_some_and(|n| bits < n as f64 * LEAST_PART) {
-            Some(format!(
-                "{carried} come from {} ({far}), less than a tenth of the {of} that it negotiated: {mend}",
-                self.to.ssh
-            ))
+            let far = self.to.nic_in_words(self.to_nic);
+            format!(
+                "{carried} come from {to} ({far}), less than a tenth of the {of} that it negotiated: {mend}"
+            )
         } else if let Some(median) = median.filter(|m| bits < m * LEAST_OF_MEDIAN) {
-            let others = bits_in_words(median as u64);
-            Some(format!("{carried} come from {}, over others like it {others}: {mend}", self.to.ssh))
+            format!("{carried} come from {to}, over others like it {}: {mend}", bits_in_words(median as u64))
+        } else if self.m.shares_network() && round > SLOW_ROUND_US {
+            let ms = round / 1e3;
+            format!("a message takes {ms:.0} ms there and back: is the host busy, or the cable Wi-Fi?")
         } else {
-            (self.m.shares_network() && round > SLOW_ROUND_US).then(|| {
-                format!(
-                    "a message takes {:.0} ms there and back: is the host busy, or the cable Wi-Fi?",
-                    round / 1e3
-                )
-            })
+            let said = format!("{round:.0} us there and back, {carried} back, of {of}");
+            return Check::passed("speed", &self.at, said);
         };
-        match problem {
-            Some(said) => Check::failed("speed", &self.at, said),
-            None => Check::passed(
-                "speed",
-                &self.at,
-                format!("{round:.0} us there and back, {carried} back, of {of}"),
-            ),
-        }
+        Check::failed("speed", &self.at, problem)
     }
 }
 
@@ -233,21 +212,14 @@ fn median(cluster: &Cluster, all: &[LinkMeasure], nominal: Option<u64>) -> Optio
 pub fn links(cluster: &Cluster, all: &[LinkMeasure]) -> Vec<Check> {
     let mut rows = Vec::new();
     for way in all.iter().filter_map(|m| Way::of(cluster, m)) {
-        let passed_on = !way.m.shares_network() && way.m.result.failed.is_some() && has_between(all, way.m);
-        if passed_on {
-            rows.push(Check::not_tried(
-                "route",
-                &way.at,
-                "they share no network; ranks between them pass on what they say; if a cable is to join them, it is out",
-            ));
+        if !way.m.shares_network() && way.m.result.failed.is_some() && has_between(all, way.m) {
+            let said = "they share no network; ranks between them pass on what they say; if a cable is to join them, it is out";
+            rows.push(Check::not_tried("route", &way.at, said));
             continue;
         }
-        if let Some(elsewhere) = elsewhere(cluster, way.m) {
-            rows.push(Check::not_tried(
-                "route",
-                &way.at,
-                format!("no cable joins these two: {elsewhere}, see cable"),
-            ));
+        if let Some(cable) = elsewhere(cluster, way.m) {
+            let said = format!("no cable joins these two: a cable is {cable}, see cable");
+            rows.push(Check::not_tried("route", &way.at, said));
             continue;
         }
         let median = median(cluster, all, way.nominal()).filter(|_| way.m.shares_network());
@@ -261,7 +233,7 @@ fn elsewhere(cluster: &Cluster, m: &LinkMeasure) -> Option<String> {
     let has = |c: &&Cable, e: &Plug| c.a == *e || c.b == *e;
     let of = |own: &Plug, far: &Plug| cluster.cables.iter().find(|c| has(c, own)).filter(|c| !has(c, far));
     let cable = of(&m.from.end, &m.to.end).or_else(|| of(&m.to.end, &m.from.end))?;
-    Some(format!("a cable is {}", cluster.cable_in_words(cable)))
+    Some(cluster.cable_in_words(cable))
 }
 
 /// Returns whether some third host reaches both.
@@ -284,11 +256,9 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
         let at = cluster.cable_in_words(cable);
         if a.is_empty() || b.is_empty() {
             let bare = if a.is_empty() { &cable.a } else { &cable.b };
-            let said = format!(
-                "{} {} has no address: give it one with `comity cluster config`",
-                cluster.name(bare.host),
-                bare.nic
-            );
+            let host = cluster.name(bare.host);
+            let said =
+                format!("{host} {} has no address: give it one with `comity cluster config`", bare.nic);
             rows.push(Check::not_tried("cable", at, said));
             continue;
         }
@@ -301,13 +271,11 @@ pub fn cables(cluster: &Cluster) -> Vec<Check> {
 }
 
 fn crossed(cluster: &Cluster, a: &Plug, b: &Plug, own: &Subnet, far: &Subnet) -> String {
-    let mut partner = None;
-    for host in &cluster.hosts {
-        for nic in &host.nics {
-            let fits = nic.addresses.iter().find(|x| x.network() == own.network() && x.ip != own.ip);
-            partner = partner.or_else(|| fits.map(|x| format!("{x} is {} {}", host.ssh, nic.name)));
-        }
-    }
+    let mut nics = cluster.hosts.iter().flat_map(|host| host.nics.iter().map(move |nic| (host, nic)));
+    let partner = nics.find_map(|(host, nic)| {
+        let at = nic.addresses.iter().find(|x| x.network() == own.network() && x.ip != own.ip)?;
+        Some(format!("{at} is {} {}", host.ssh, nic.name))
+    });
     let partner = partner.unwrap_or_else(|| format!("nothing else is in {}", own.network()));
     format!(
         "the cable of {} {} ({own}) ends in {} {} ({far}), but {partner}: the cables are crossed; plug them as the addresses say, or run `comity cluster config` again",

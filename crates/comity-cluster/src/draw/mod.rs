@@ -1,14 +1,13 @@
 //! Drawings of machines and cables: for the terminal, as SVG, for Graphviz.
-mod dot;
 mod svg;
 mod terminal;
 
-pub use dot::dot;
 pub use svg::svg;
-pub use terminal::{Paint, terminal};
+pub use terminal::terminal;
 
 use crate::facts::{THUNDERBOLT_4, bits_in_words};
 use crate::graph::{Cable, CableKind, Cluster, Plug};
+use std::fmt::Write;
 
 /// A cable or a network: what a drawing joins.
 #[derive(Clone, Debug)]
@@ -65,6 +64,40 @@ fn colour(classes: &[String], joint: &Joint) -> &'static str {
 
 /// Colours that differ for people who see red and green alike, too.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#555555"];
+
+/// A graph of hosts and cables for Graphviz (`dot -Tsvg`); every cable once, with both interfaces.
+pub fn dot(cluster: &Cluster) -> String {
+    let joints = joints(cluster);
+    let classes = classes(&joints);
+    let quoted =
+        |s: &str| format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+    let mut t = String::from("graph G {\n  node [shape=rectangle];\n");
+    // Writing to a string cannot fail.
+    for (i, host) in cluster.hosts.iter().enumerate() {
+        let _ = writeln!(t, "  h{i} [label={}];", quoted(&format!("{}\n{}", host.ssh, host.summary())));
+    }
+    for (i, joint) in joints.iter().enumerate() {
+        let colour = colour(&classes, joint);
+        match (&joint.network, joint.ends.as_slice()) {
+            (None, [a, b]) => {
+                let label = quoted(&format!("{}/{}\n{}", a.nic, b.nic, joint.words));
+                let _ = writeln!(t, "  h{} -- h{} [label={label}, color=\"{colour}\"];", a.host, b.host);
+            }
+            _ => {
+                let _ = writeln!(t, "  n{i} [shape=ellipse, label={}];", quoted(&joint.words));
+                for end in &joint.ends {
+                    let _ = writeln!(
+                        t,
+                        "  h{} -- n{i} [label={}, color=\"{colour}\"];",
+                        end.host,
+                        quoted(&end.nic)
+                    );
+                }
+            }
+        }
+    }
+    t + "}\n"
+}
 
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,6 @@
 use super::{Joint, classes, joints};
 use crate::graph::Cluster;
 
-/// Colours or none in the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    Colours,
-    Plain,
-}
-
 /// A row in which something is plugged in.
 struct Row {
     text: String,
@@ -28,8 +21,8 @@ struct Row {
 /// The colours of classes: blue, yellow, green, magenta, cyan, white.
 const ANSI: [u8; 6] = [34, 33, 32, 35, 36, 37];
 
-/// The drawing, with a line end after each row.
-pub fn terminal(cluster: &Cluster, paint: Paint) -> String {
+/// The drawing, with a line end after each row; its lines in `colours`, or plain.
+pub fn terminal(cluster: &Cluster, colours: bool) -> String {
     let joints = joints(cluster);
     let classes = classes(&joints);
     let nics = joints.iter().flat_map(|j| &j.ends).map(|e| e.nic.chars().count()).max().unwrap_or(4);
@@ -67,7 +60,7 @@ pub fn terminal(cluster: &Cluster, paint: Paint) -> String {
         text += &row.text;
         let colour = |joint: usize| {
             let class = classes.iter().position(|c| *c == joints[joint].class).unwrap_or(0);
-            (paint == Paint::Colours).then(|| ANSI[class % ANSI.len()])
+            colours.then(|| ANSI[class % ANSI.len()])
         };
         text += &lines(at, row, &tracks, wide, &colour);
         text += &format!("  {}", row.behind);

@@ -6,7 +6,7 @@ use crate::samples::{cluster, macs, mesh, ring};
 fn every_cable_is_in_every_drawing_and_every_host_too() {
     for (n, pairs) in [(2, mesh(2)), (4, ring(4)), (8, mesh(8))] {
         let cluster = cluster(&macs(n, &pairs));
-        let text = terminal(&cluster, Paint::Plain);
+        let text = terminal(&cluster, false);
         let plugs = text.lines().filter(|l| l.contains('●') && l.contains("Thunderbolt")).count();
         assert_eq!(plugs, 2 * pairs.len(), "{text}");
         assert!(
@@ -19,13 +19,13 @@ fn every_cable_is_in_every_drawing_and_every_host_too() {
         let graph = dot(&cluster);
         // Beside the cables each host is in the network of all.
         assert_eq!(graph.matches(" -- ").count(), pairs.len() + n);
-        assert!(!text.contains('\u{1b}') && terminal(&cluster, Paint::Colours).contains("\u{1b}["));
+        assert!(!text.contains('\u{1b}') && terminal(&cluster, true).contains("\u{1b}["));
     }
 }
 
 #[test]
 fn lines_of_the_terminal_drawing_end_where_they_began() {
-    let text = terminal(&cluster(&macs(8, &mesh(8))), Paint::Plain);
+    let text = terminal(&cluster(&macs(8, &mesh(8))), false);
     let count = |c| text.matches(c).count();
     assert_eq!((count('╮'), count('╯')), (29, 29), "{text}");
 }
@@ -61,7 +61,7 @@ fn drawings_to_look_at() {
         [("mesh8", 8, mesh(8)), ("ring8", 8, ring(8)), ("mesh3", 3, mesh(3)), ("two", 2, mesh(2))]
     {
         let cluster = cluster(&macs(n, &pairs));
-        let all = [("svg", svg(&cluster)), ("txt", terminal(&cluster, Paint::Plain)), ("dot", dot(&cluster))];
+        let all = [("svg", svg(&cluster)), ("txt", terminal(&cluster, false)), ("dot", dot(&cluster))];
         for (kind, text) in all {
             assert!(text.contains("m1"), "{name}.{kind}");
             if let Some(folder) = &folder {

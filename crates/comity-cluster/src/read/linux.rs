@@ -1,5 +1,5 @@
 //! Readers for the output of programs and files of Linux.
-use super::sections::Sections;
+use super::Sections;
 use crate::facts::{HostFacts, Multipath, Nic, RdmaDevice};
 use crate::subnet::Subnet;
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! Readers for the output of programs of macOS. Written from the documented formats; not run on Apple hardware.
-use super::sections::Sections;
+use super::Sections;
 use crate::facts::{HostFacts, Nic, Problem, RdmaDevice, THUNDERBOLT_4, ThunderboltPort};
 use crate::subnet::Subnet;
 use serde_json::Value;

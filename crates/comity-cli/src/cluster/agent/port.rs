@@ -35,13 +35,8 @@ pub(super) struct Ports {
 
 impl Ports {
     /// Listens; for each address its port, or why not.
-    pub(super) fn open(
-        &self,
-        token: &str,
-        ips: &[IpAddr],
-        range: Option<(u16, u16)>,
-    ) -> Result<Vec<PortOf>, String> {
-        Ok(ips.iter().map(|ip| (*ip, self.one(token, *ip, range))).collect())
+    pub(super) fn open(&self, token: &str, ips: &[IpAddr], range: Option<(u16, u16)>) -> Vec<PortOf> {
+        ips.iter().map(|ip| (*ip, self.one(token, *ip, range))).collect()
     }
 
     fn one(&self, token: &str, ip: IpAddr, range: Option<(u16, u16)>) -> Result<u16, String> {
@@ -88,9 +83,7 @@ fn accept(listener: &TcpListener, token: &str) {
 
 /// The token, then what is wanted: `p` for echoes of messages, `r` and milliseconds for data.
 fn answer(mut stream: TcpStream, token: &str) -> io::Result<()> {
-    stream.set_read_timeout(Some(QUIET))?;
-    stream.set_write_timeout(Some(QUIET))?;
-    stream.set_nodelay(true)?;
+    set_up(&stream)?;
     let mut head = vec![0; token.len() + 5];
     stream.read_exact(&mut head)?;
     if &head[..token.len()] != token.as_bytes() {
@@ -167,10 +160,14 @@ fn connect(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
     socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
     socket.connect_timeout(&to.into(), CONNECT)?;
     let stream = TcpStream::from(socket);
+    set_up(&stream)?;
+    Ok(stream)
+}
+
+fn set_up(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(QUIET))?;
-    stream.set_write_timeout(Some(QUIET))?;
-    Ok(stream)
+    stream.set_write_timeout(Some(QUIET))
 }
 
 fn ping(mut stream: TcpStream, token: &str) -> io::Result<Duration> {

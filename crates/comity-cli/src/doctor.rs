@@ -1,21 +1,34 @@
 //! `comity doctor`: what is wrong with some hosts and the cables between them, and what mends it.
-mod measure;
-
 use crate::cluster::agent::{AgentOrder, PairAnswer, now};
 use crate::cluster::{HostTeam, Member, ReachArgs, beacons};
-use crate::say::{CommandError, Exit, FAULTY, USAGE, say};
-use comity_cluster::checks::{Check, CheckVerdict, cables, clock, hosts, idle, links, paths, table};
-use comity_cluster::graph::Cluster;
+use crate::say::{Exit, FAULTY, say};
+use comity_cluster::checks::{
+    Check, CheckVerdict, DialResult, LinkMeasure, Place, cables, clock, hosts, idle, links, paths, table,
+};
+use comity_cluster::facts::Nic;
+use comity_cluster::graph::{Cluster, Plug};
 use comity_launch::fleet::{FleetHost, SshOptions};
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
 
 /// Readings of a clock; the one with the shortest way there and back counts.
 const READINGS: usize = 5;
 
-/// Arguments of `comity doctor`.
+/// Time for which a cable is filled, each way, in ms.
+const FILL_MS: u64 = 120;
+/// The same of one that seemed slow: something else may have used it.
+const FILL_AGAIN_MS: u64 = 500;
+const TRIES: usize = 5;
+/// Bytes of a datagram beside its content: the headers of IP and UDP.
+const HEADERS_V4: usize = 28;
+const HEADERS_V6: usize = 48;
+const SMALL: usize = 64;
+/// The largest content of a datagram.
+const LARGEST: usize = 65_507;
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without hosts it looks at this machine alone. It changes nothing on any host; while it measures, cables are busy.
@@ -49,7 +62,7 @@ pub(crate) fn doctor(mut args: DoctorArgs) -> Exit {
             None => args.reach.hostfile = Some(file),
         }
     }
-    let named = args.reach.named().map_err(|all| CommandError(USAGE, all))?;
+    let named = args.reach.named()?;
     let hosts = if named.is_empty() { FleetHost::named("localhost").into_iter().collect() } else { named };
     let checks = examine(&hosts, &args.reach.ssh.options(), &args);
     let failed = checks.iter().filter(|c| c.verdict == CheckVerdict::Failed).count();
@@ -90,7 +103,7 @@ fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Chec
             checks.push(Check::not_tried(check, "other hosts", "none were named: --hosts a,b or a hostfile"));
         }
     } else {
-        let measured = measure::links_of(&mut team, &cluster, args.ports, &mut checks);
+        let measured = links_of(&mut team, &cluster, args.ports, &mut checks);
         checks.extend(links(&cluster, &measured));
     }
     checks
@@ -99,12 +112,10 @@ fn examine(named: &[FleetHost], way: &SshOptions, args: &DoctorArgs) -> Vec<Chec
 /// Checks on the facts of each host that answered.
 fn of_hosts(team: &mut HostTeam, cluster: &Cluster, named: &[FleetHost]) -> Vec<Check> {
     let listed = |ssh: &str| -> Vec<IpAddr> {
-        named.iter().find(|h| h.name == ssh).map(|h| h.ips.clone()).unwrap_or_default()
-    };
-    // An address by which ssh reaches a host may be another's, which passes on.
-    let listed = |ssh: &str| match ssh.rsplit('@').next().is_some_and(|n| n.parse::<IpAddr>().is_ok()) {
-        true => Vec::new(),
-        false => listed(ssh),
+        // An address by which ssh reaches a host may be another's, which passes on.
+        let is_address = ssh.rsplit('@').next().is_some_and(|n| n.parse::<IpAddr>().is_ok());
+        let host = named.iter().find(|h| h.name == ssh && !is_address);
+        host.map(|h| h.ips.clone()).unwrap_or_default()
     };
     let there: Vec<String> = team.there().map(|(_, m)| m.host.name.clone()).collect();
     let mut present = cluster.clone();
@@ -159,11 +170,8 @@ fn pairs_of_answers(team: &mut HostTeam, args: &DoctorArgs) -> Vec<Check> {
     let is_here = std::path::Path::new(&file).exists();
     if let Err(e) = &own {
         let mend = if is_here { String::new() } else { format!("; make one with `comity key new {file}`") };
-        checks.push(Check::not_tried(
-            "key",
-            "this machine",
-            format!("{e}{mend}; so the hosts' are compared with each other"),
-        ));
+        let why = format!("{e}{mend}; so the hosts' are compared with each other");
+        checks.push(Check::not_tried("key", "this machine", why));
     }
     let mut wanted = own.ok();
     for (_, member) in team.there() {
@@ -208,6 +216,149 @@ fn no_ptrace(said: &str, yama: Option<u64>) -> String {
     format!(
         "a process cannot read the memory of another of its user ({said}), which long exchanges within a host, MPI's large messages and py-spy use: {mend}"
     )
+}
+
+// The ways between hosts: each agent listens, each other connects, one after another.
+
+/// Measures every way. Ports that could not be opened are told in `checks`.
+fn links_of(
+    team: &mut HostTeam,
+    cluster: &Cluster,
+    range: Option<(u16, u16)>,
+    checks: &mut Vec<Check>,
+) -> Vec<LinkMeasure> {
+    // Without it strangers could answer a measurement, which would only make it wrong.
+    let token = crate::here::token().unwrap_or_default();
+    let ports = serve(team, cluster, &token, range, checks);
+    let mut all = Vec::new();
+    for (x, y) in &pairs_of(cluster) {
+        for (from, to) in [(x, y), (y, x)] {
+            let Some(port) = ports.get(&(to.end.host, to.address.ip)) else { continue };
+            all.extend(dial(team, &token, (from, to), *port, FILL_MS));
+        }
+    }
+    again(team, cluster, &token, &mut all);
+    // What arrived, of what was not answered.
+    let arrived = team.ask_all::<Vec<(IpAddr, usize)>>(|_, _| AgentOrder::Arrived);
+    for (host, answer) in arrived.into_iter().enumerate() {
+        for (ip, size) in answer.and_then(Result::ok).unwrap_or_default() {
+            let there = |m: &&mut LinkMeasure| m.to.end.host == host && m.from.address.ip == ip;
+            all.iter_mut().filter(there).for_each(|m| m.arrived.push(size));
+        }
+    }
+    all
+}
+
+/// Measures again each way that seemed slow; the best counts.
+fn again(team: &mut HostTeam, cluster: &Cluster, token: &str, all: &mut [LinkMeasure]) {
+    for _ in 0..TRIES {
+        let doubtful: Vec<usize> = (0..all.len()).filter(|i| all[*i].is_doubtful(cluster, all)).collect();
+        for i in doubtful {
+            let m = &mut all[i];
+            if let Some(new) = dial(team, token, (&m.from, &m.to), m.port, FILL_AGAIN_MS) {
+                let old = &mut m.result;
+                old.bits = [old.bits, new.result.bits].into_iter().flatten().reduce(f64::max);
+                old.round_us = [old.round_us, new.result.round_us].into_iter().flatten().reduce(f64::min);
+            }
+        }
+    }
+}
+
+/// Has every agent listen at its addresses.
+fn serve(
+    team: &mut HostTeam,
+    cluster: &Cluster,
+    token: &str,
+    range: Option<(u16, u16)>,
+    checks: &mut Vec<Check>,
+) -> BTreeMap<(usize, IpAddr), u16> {
+    let answers = team.ask_all::<Vec<(IpAddr, Result<u16, String>)>>(|host, _| {
+        let ips = places(cluster, host).map(|p| p.address.ip).collect();
+        AgentOrder::Serve { token: token.into(), ips, range }
+    });
+    let mut ports = BTreeMap::new();
+    for (host, answer) in answers.into_iter().enumerate() {
+        let name = cluster.name(host);
+        let list = match answer {
+            Some(Ok(list)) => list,
+            Some(Err(e)) => {
+                checks.push(Check::failed("port", name, e));
+                continue;
+            }
+            None => {
+                let why = "there is no agent of comity on it, see ssh and version";
+                checks.push(Check::not_tried("port", name, why));
+                continue;
+            }
+        };
+        for (ip, port) in list {
+            match port {
+                Ok(port) => drop(ports.insert((host, ip), port)),
+                Err(e) => {
+                    let why =
+                        format!("nothing can listen at {ip}: {e}; give other ports (--ports, COMITY_PORTS)");
+                    checks.push(Check::failed("port", name, why));
+                }
+            }
+        }
+    }
+    ports
+}
+
+fn dial(
+    team: &mut HostTeam,
+    token: &str,
+    (from, to): (&Place, &Place),
+    port: u16,
+    millis: u64,
+) -> Option<LinkMeasure> {
+    let (_, member) = team.there().find(|(i, m)| *i == from.end.host && m.agent.is_ok())?;
+    let headers = if to.address.ip.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+    let mtu = member.facts.nic(&from.end.nic).map_or(0, |n| n.mtu);
+    let large = usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).clamp(SMALL, LARGEST);
+    let sizes = if large > SMALL { vec![SMALL, large] } else { vec![SMALL] };
+    let order = AgentOrder::Dial {
+        token: token.into(),
+        to: SocketAddr::new(to.address.ip, port),
+        from: from.address.ip,
+        sizes: sizes.clone(),
+        millis,
+    };
+    let failed = |e| DialResult { failed: Some(e), ..DialResult::default() };
+    let result = member.ask(&order).unwrap_or_else(failed);
+    Some(LinkMeasure { from: from.clone(), to: to.clone(), port, sizes, arrived: Vec::new(), result })
+}
+
+/// The addresses of a host at which others may reach it.
+fn places(cluster: &Cluster, host: usize) -> impl Iterator<Item = Place> + '_ {
+    let nics =
+        cluster.hosts.get(host).into_iter().flat_map(|h| &h.nics).filter(|n: &&Nic| n.is_up && !n.is_inner);
+    nics.flat_map(move |nic| {
+        let end = Plug { host, nic: nic.name.clone() };
+        nic.outer().map(move |a| Place { end: end.clone(), address: *a })
+    })
+}
+
+/// Each two addresses of two hosts in one network; of hosts that share none, the first of each.
+fn pairs_of(cluster: &Cluster) -> Vec<(Place, Place)> {
+    let mut all = Vec::new();
+    for i in 0..cluster.hosts.len() {
+        for j in i + 1..cluster.hosts.len() {
+            let before = all.len();
+            for x in places(cluster, i) {
+                let near =
+                    |y: &Place| y.address.network() == x.address.network() && y.address.ip != x.address.ip;
+                all.extend(places(cluster, j).filter(near).map(|y| (x.clone(), y)));
+            }
+            if all.len() == before
+                && let (Some(x), Some(y)) = (places(cluster, i).next(), places(cluster, j).next())
+                && x.address.ip.is_ipv4() == y.address.ip.is_ipv4()
+            {
+                all.push((x, y));
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]
