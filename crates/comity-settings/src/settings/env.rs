@@ -443,8 +443,7 @@ fn place_of_node(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::read;
+mod cloud_tests {
     use super::*;
     use crate::settings::Settings;
 
