@@ -1,6 +1,5 @@
 //! Connecting: to one of several addresses, with patience, up to an authenticated stream.
 
-mod probe;
 mod race;
 
 use super::{
@@ -8,8 +7,7 @@ use super::{
     stream::{Sealing, Stream},
 };
 use crate::{Error, Result, sys::poll_joining};
-pub use probe::{answering, probe};
-use race::{Race, SealedStream, TryFailure};
+use race::{Race, STAGGER, SealedStream, TryFailure, connect};
 pub use race::{Winner, begin_connect};
 use rustix::{
     event::{PollFd, PollFlags},
@@ -19,7 +17,7 @@ use std::{
     fmt,
     io::{self, ErrorKind},
     net::SocketAddr,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
@@ -414,6 +412,54 @@ fn summary(targets: &[Target], missed: Vec<(usize, TryFailure)>) -> Miss {
 pub fn is_own(e: &io::Error) -> bool {
     let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSPC, Errno::FBIG];
     Errno::from_io_error(e).is_some_and(|e| own.contains(&e))
+}
+
+/// Addresses that are tried at a time: a process may have few descriptors.
+const AT_A_TIME: usize = 256;
+/// A host on the same link answers in less, unless the system itself has no turn.
+const PROBE: Duration = Duration::from_millis(100);
+
+/// The indices of those `targets` that take a connection within `limit`, and soon after the first of them.
+pub fn answering(targets: &[Target], patience: &DialLimits<'_>, limit: Duration) -> Result<Vec<usize>, Miss> {
+    let mut until = patience.until.min(Instant::now() + limit);
+    let mut open = Vec::new();
+    for (i, target) in targets.iter().enumerate().take(AT_A_TIME) {
+        match connect(target) {
+            Ok(socket) => open.push((i, socket)),
+            // Those that are open are enough.
+            Err(Miss::Stop(_)) if !open.is_empty() => break,
+            Err(miss @ Miss::Stop(_)) => return Err(miss),
+            Err(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    while !open.is_empty() && Instant::now() < until {
+        // WAIT(until): connections: three seconds at most
+        let done = patience.poll(open.iter().map(|(_, s)| (s.as_fd(), PollFlags::OUT)), Some(until));
+        let mut done = done.map_err(Miss::Stop)?.into_iter();
+        open.retain(|(i, socket)| {
+            let is_done = done.next() == Some(true);
+            if is_done && matches!(socket.take_error(), Ok(None)) && socket.peer_addr().is_ok() {
+                found.push(*i);
+            }
+            !is_done
+        });
+        if !found.is_empty() {
+            until = until.min(Instant::now() + STAGGER);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The indices of those `targets` on links of this host that take a connection at once.
+pub fn probe(targets: &[Target], patience: &DialLimits<'_>) -> Result<Vec<usize>, Miss> {
+    let mut found = Vec::new();
+    for (turn, some) in targets.chunks(AT_A_TIME).enumerate() {
+        let answered = answering(some, patience, PROBE)?;
+        found.extend(answered.into_iter().map(|i| turn * AT_A_TIME + i));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -100,20 +100,16 @@ mod events;
 mod flood;
 mod liveness;
 mod membership;
-mod note;
 mod overlay;
 mod pace;
-mod reason;
 mod reform;
 #[cfg(test)]
 mod simulate;
 
-pub use events::{Action, DIED, Fault, Heard, NoConnection, Presence, Word};
+pub use events::{Action, DIED, Fault, Heard, NoConnection, Note, Presence, Reason, Word};
 pub use flood::neighbours;
 pub use liveness::{RESENT, Verdict};
 pub use membership::Membership;
-pub use note::Note;
 pub use overlay::overlay_neighbours;
 pub use pace::Pace;
-pub use reason::Reason;
 pub use reform::{Ballot, Message, Plan, Reform, ReformAction, Refusal, Rule, Terms, Voter};

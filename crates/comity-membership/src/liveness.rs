@@ -29,15 +29,141 @@
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
-mod hosts;
-mod pulse;
+/// Multiple of the limit on silence within which a connection carries something again that was cut for less than that limit. TCP sends again
+/// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
+/// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
+pub const RESENT: u32 = 3;
+
+/// Longest interval at which a silent rank is asked.
+const FASTEST_ASK: Duration = Duration::from_millis(250);
+
+/// Most limits of this process's lateness that are not counted as another's silence.
+const MOST_LATE: u32 = 3;
+
+/// A rank as it was heard.
+#[derive(Debug)]
+struct Pulse {
+    heard: Instant,
+    /// By how much all beats of this process had been late then.
+    late: Duration,
+    /// On its own connection.
+    carried: Instant,
+    /// When it was last to be asked.
+    asked: Option<Instant>,
+    /// When its own connection spoke again after a suspicion: what goes there may still wait to be sent again.
+    doubt: Option<Instant>,
+    /// Progress of its engines by its last beat.
+    progress: Option<u64>,
+    suspect: bool,
+    /// Its time was extended because this process slept.
+    extended: bool,
+}
+
+impl Pulse {
+    fn new(now: Instant, late: Duration) -> Self {
+        Self {
+            heard: now,
+            late,
+            carried: now,
+            asked: None,
+            doubt: None,
+            progress: None,
+            suspect: false,
+            extended: false,
+        }
+    }
+
+    /// It was heard now, this process's beats having been late by `late` in all.
+    fn is_heard(&mut self, now: Instant, late: Duration) {
+        self.heard = self.heard.max(now);
+        self.late = late;
+    }
+
+    /// For how long it has been silent, as far as this process had turns to hear it.
+    fn silence(&self, limit: Duration, late: Duration, heard_until: Instant) -> Duration {
+        heard_until.saturating_duration_since(self.heard).saturating_sub(self.missed(limit, late))
+    }
+
+    /// For how long its own connection has carried nothing, as far as this process had turns to hear it.
+    fn stands(&self, limit: Duration, late: Duration, heard_until: Instant) -> Duration {
+        heard_until.saturating_duration_since(self.carried).saturating_sub(self.missed(limit, late))
+    }
+
+    /// When to look at it at the latest: it may be suspect then, or over, or is to be asked. A question that went out somewhat early puts off no
+    /// suspicion.
+    fn due(&self, limit: Duration, late: Duration) -> Instant {
+        let silent = if self.suspect { limit } else { suspicion(limit) };
+        let judged = (self.heard + silent).min(self.carried + limit * RESENT);
+        (judged + self.missed(limit, late)).min(self.asks(limit))
+    }
+
+    /// For how long since it was heard this process had no turn, its beats being late by `late` in all.
+    fn missed(&self, limit: Duration, late: Duration) -> Duration {
+        late.saturating_sub(self.late).min(limit * MOST_LATE)
+    }
+
+    /// When to ask it next whether it lives. It is asked while it is silent, and some times afterwards, so that it knows that this process lives.
+    fn asks(&self, limit: Duration) -> Instant {
+        let silent = self.carried + suspicion(limit);
+        let silent = self.asked.map_or(silent, |at| silent.max(at + spacing(limit)));
+        let doubt = self.doubt.map(|since| {
+            let before = self.asked.filter(|at| *at >= since);
+            (since, before.map_or(since, |at| at + limit / 2))
+        });
+        doubt.filter(|(since, at)| *at < *since + limit * RESENT).map_or(silent, |(_, at)| at.min(silent))
+    }
+}
+
+/// Interval at which a silent rank is asked: half of that at which it should have been heard, for each question is answered at once or never.
+fn spacing(limit: Duration) -> Duration {
+    (limit / 20).min(FASTEST_ASK)
+}
+
+/// After what silence a peer is suspect.
+fn suspicion(limit: Duration) -> Duration {
+    limit / 5
+}
+
+/// Hosts of the ranks, and for how long the ranks of each had no turn: as far as one can hear.
+///
+/// ```text
+///   rank 4 of host b:  beat . . . . . . . beat        5 of the limit's 8 parts
+///   rank 5 of host b:       beat . . . . . . . .      so long it may have had no turn either
+///   host b was late:        |-------------|
+/// ```
+/// Times that overlap count once.
+#[derive(Debug, Default)]
+struct Hosts {
+    of: Vec<Option<usize>>,
+    /// For how long in all, and until when that is counted.
+    late: Vec<(Duration, Option<Instant>)>,
+}
+
+impl Hosts {
+    fn new(of: Vec<Option<usize>>) -> Self {
+        let most = of.iter().flatten().max().map_or(0, |host| host + 1);
+        Self { of, late: vec![(Duration::ZERO, None); most] }
+    }
+
+    /// For how long in all the ranks of the host of `rank` had no turn.
+    fn late(&self, rank: usize) -> Duration {
+        let host = self.of.get(rank).copied().flatten();
+        host.and_then(|host| self.late.get(host)).map_or(Duration::ZERO, |(late, _)| *late)
+    }
+
+    /// `rank` is heard again, after `gap`.
+    fn speaks_again(&mut self, rank: usize, gap: Duration, now: Instant) {
+        let host = self.of.get(rank).copied().flatten();
+        let Some((late, until)) = host.and_then(|host| self.late.get_mut(host)) else { return };
+        let counted = until.replace(now).map_or(gap, |until| now.saturating_duration_since(until));
+        *late += gap.min(counted);
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
 use crate::pace::Pace;
-use hosts::Hosts;
-pub use pulse::RESENT;
-use pulse::{Pulse, spacing, suspicion};
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},

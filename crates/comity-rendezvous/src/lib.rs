@@ -25,13 +25,10 @@
 #![doc(hidden)]
 #![forbid(unsafe_code)]
 
-mod announce;
-mod exchanged;
 mod field;
 mod listen;
 mod locate;
 mod pass_on;
-mod reform_message;
 mod store;
 mod store_client;
 mod wire;
@@ -45,13 +42,11 @@ use comity_settings::{exchange, settings};
 use comity_transport::{self as transport, LinkKind};
 use settings::{MeetingPoint, Protection};
 
-pub use announce::{agree_on_secrecy, announce, facts};
 // The macro `fields` names them.
 pub use channel::{Malformed, Reader, Writer};
 pub use field::Field;
-pub use listen::OwnListeners;
+pub use listen::{OwnListeners, agree_on_secrecy, announce, facts};
 pub use pass_on::PassingOn;
-pub use reform_message::can_be_told;
 pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};
 pub use store_client::{StoreClient, Table};
-pub use wire::{Facts, FromStore, Summons, ToStore, facts_of};
+pub use wire::{Facts, FromStore, Summons, ToStore, can_be_told, facts_of};

@@ -5,9 +5,8 @@
 
 mod joiners;
 mod server;
-mod words;
 
-pub(super) use words::firewall;
+pub(super) use server::firewall;
 
 use crate::{
     ConfigError, Error, Key, Result,

@@ -1,6 +1,6 @@
 //! Handshakes between two sides in memory: favourable, refused, repeated, damaged.
 
-use super::{message::HEADER, *};
+use super::*;
 use proptest::prelude::*;
 use std::io::{self, ErrorKind};
 

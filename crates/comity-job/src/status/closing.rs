@@ -15,7 +15,11 @@
 //! most [`BEHIND`]. A rank that leaves says what it has made, so that a later one can compare. Two that leave and have not made equally many
 //! calls disagree: neither makes another.
 
-use super::{failure::Failure, group_status::GroupStatus, header::Header, reached::Reached};
+use super::{
+    failure::Failure,
+    group_status::{GroupStatus, Reached},
+    header::Header,
+};
 use std::{
     cmp::Ordering,
     sync::atomic::{self, AtomicBool},

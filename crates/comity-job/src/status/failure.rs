@@ -1,6 +1,6 @@
 //! Reason of a group's failure, as its members tell it to each other, and the error that each makes of it.
 
-use super::{header::Header, ledger::Differs, reached::Reached};
+use super::{group_status::Reached, header::Header, ledger::Differs};
 use crate::{CallInfo, CrossedWait, Error, ErrorKind, Peer};
 use comity_membership::Reason;
 use std::time::Duration;

@@ -3,15 +3,10 @@
 //! The first failure wins and stays. A member that left in good order is no failure until someone
 //! needs bytes from it: what it sent before it left still counts.
 
-use super::{
-    failure::Failure,
-    header::Header,
-    ledger::Ledger,
-    made_links::MadeLinks,
-    reached::{NO_COMPARISON, Reached, Standing},
-};
-use crate::{stats::Counters, sync::lock, sys::Waker, transport::Link};
+use super::{failure::Failure, header::Header, ledger::Ledger};
+use crate::{LinkKind, stats::Counters, sync::lock, sys::Waker, transport::Link};
 use std::{
+    cmp::Reverse,
     os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, OnceLock,
@@ -294,6 +289,160 @@ impl GroupStatus {
     pub fn enter(&self, rank: usize) {
         self.links.enter(rank);
         self.waker.wake();
+    }
+}
+
+/// Handover between the maker of links and the engine that uses them: links are made while calls run, by a thread of their own.
+#[derive(Debug)]
+pub struct MadeLinks {
+    /// Made, and not taken over yet, by rank.
+    ready: Mutex<Vec<(usize, Box<dyn Link>)>>,
+    any: AtomicBool,
+    /// The kinds of the links that were made, and their numbers of connections.
+    kinds: Mutex<Vec<Option<(LinkKind, usize)>>>,
+    /// Members that have left and made no link.
+    none: Vec<AtomicBool>,
+    /// Members that have opened the group.
+    entered: Vec<AtomicBool>,
+    entered_count: AtomicU32,
+    /// Wakes the thread that makes links, while there is one.
+    maker: Mutex<Option<Arc<Waker>>>,
+}
+
+impl MadeLinks {
+    fn new(size: usize) -> Self {
+        let flags = || (0..size).map(|_| AtomicBool::new(false)).collect();
+        Self {
+            ready: Mutex::default(),
+            any: AtomicBool::new(false),
+            kinds: Mutex::new(vec![None; size]),
+            none: flags(),
+            entered: flags(),
+            entered_count: AtomicU32::new(0),
+            maker: Mutex::default(),
+        }
+    }
+
+    /// The link to `rank` stands.
+    fn put(&self, rank: usize, link: Box<dyn Link>) {
+        if let Some(place) = lock(&self.kinds).get_mut(rank) {
+            *place = Some((link.properties().kind, link.connections()));
+        }
+        lock(&self.ready).push((rank, link));
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Take the links that were made since the last time. It costs one load where there are none.
+    #[inline]
+    pub fn take(&self) -> Vec<(usize, Box<dyn Link>)> {
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut *lock(&self.ready))
+    }
+
+    /// The kinds of those that were made, by rank.
+    pub fn kinds(&self) -> Vec<Option<LinkKind>> {
+        lock(&self.kinds).iter().map(|made| made.map(|(kind, _)| kind)).collect()
+    }
+
+    /// The numbers of connections of those that were made, by rank.
+    pub fn connections(&self) -> Vec<Option<usize>> {
+        lock(&self.kinds).iter().map(|made| made.map(|(_, n)| n)).collect()
+    }
+
+    /// `rank` has left, and there will be no link to it.
+    fn rule_out(&self, rank: usize) {
+        if let Some(none) = self.none.get(rank) {
+            none.store(true, Ordering::Release);
+        }
+    }
+
+    /// Returns true if there will be no link to `rank`, which has left.
+    pub fn is_ruled_out(&self, rank: usize) -> bool {
+        self.none.get(rank).is_some_and(|n| n.load(Ordering::Acquire))
+    }
+
+    /// `rank` has opened the group.
+    fn enter(&self, rank: usize) {
+        if let Some(entered) = self.entered.get(rank)
+            && !entered.swap(true, Ordering::AcqRel)
+        {
+            self.entered_count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns the number of other members that have opened the group.
+    pub fn entered(&self) -> usize {
+        self.entered_count.load(Ordering::Acquire) as usize
+    }
+
+    /// Returns true if `rank` has opened the group.
+    pub fn has_entered(&self, rank: usize) -> bool {
+        self.entered.get(rank).is_some_and(|e| e.load(Ordering::Acquire))
+    }
+
+    /// From now on `waker` is woken with the group's own; `None`: no longer.
+    pub fn wake_too(&self, waker: Option<Arc<Waker>>) {
+        *lock(&self.maker) = waker;
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*lock(&self.maker) {
+            waker.wake();
+        }
+    }
+}
+
+/// In place of a call's number, in a census of a rank that does not close the group: only how far the others have come is asked for.
+pub const NO_COMPARISON: u64 = u64::MAX;
+
+/// Progress of a member of a group, as its control thread sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// The number of its last call.
+    pub made: u64,
+    /// Digest of its calls up to the number asked for, if it knows.
+    pub digest: Option<u64>,
+    /// The member that it sleeps for in a call, itself where it does not know for whom, and since when, in milliseconds.
+    pub lacks: Option<(usize, u64)>,
+    /// It sleeps in a call of another group.
+    pub elsewhere: bool,
+    /// Its last call, if it has slept in it.
+    pub standing: Option<Standing>,
+}
+
+/// Call in which a member has slept for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Parts of equal length only: there the call alone says which ranks it needs.
+    pub call: Header,
+    /// Bytes that the member had sent to the asker, with those of the calls before.
+    pub sent: u64,
+}
+
+impl Reached {
+    /// Add where this rank, `mine` among the world ranks `members`, waits in one of the process's other groups, each with its members, if it
+    /// waits nowhere in this one. A rank that is no member here is one that is not known.
+    pub fn or_elsewhere<'a>(
+        self,
+        mine: usize,
+        members: &[usize],
+        others: impl Iterator<Item = (&'a [usize], &'a GroupStatus)>,
+    ) -> Self {
+        if self.lacks.is_some() {
+            return self;
+        }
+        let place = |(all, status): (&[usize], &GroupStatus)| {
+            let (whom, since) = status.lacks()?;
+            let who = all.get(whom).filter(|who| members.get(mine) != Some(who));
+            let here = who.and_then(|who| members.iter().position(|m| m == who));
+            Some((here.unwrap_or(mine), since))
+        };
+        // Of several threads the one that has waited longest.
+        let lacks = others.filter_map(place).max_by_key(|(whom, since)| (*since, Reverse(*whom)));
+        Self { lacks, elsewhere: lacks.is_some(), ..self }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Services that a group asks of the world it lives in.
 
-use super::{Failure, GroupStatus, Header, Outcome, Parts};
+use super::{Failure, GroupStatus, Header};
 use crate::{Error, ErrorKind, LinkCosts, LinkKind, Peer, Result, transport::Link};
-use comity_membership::Terms;
+use comity_membership::{Plan, Refusal, Terms};
 use comity_plan::{Algorithm, Lanes};
 use std::{
     fmt,
@@ -143,4 +143,22 @@ pub fn new_group_id() -> Result<u64> {
     getrandom::fill(&mut number).map_err(|e| Error::os("forming a group again", e))?;
     // 0 is the first group of a world.
     Ok(u64::from_be_bytes(number).max(1))
+}
+
+/// Makes a rank's parts of the groups that may follow its group.
+pub trait Parts {
+    /// Returns what a plan of these members says beside their names, first the number of the group.
+    fn draft(&mut self, members: &[usize]) -> Result<Vec<u8>>;
+
+    /// Make this rank's part of a plan's group.
+    fn form(&mut self, plan: &Plan) -> Result<()>;
+}
+
+/// End of an agreement on the group that follows one.
+#[derive(Debug)]
+pub enum Outcome {
+    /// This plan's group follows. The rank may not be in it.
+    Follows(Plan),
+    /// None follows for now.
+    Refused(Refusal),
 }

@@ -2,8 +2,7 @@
 
 use super::{
     Reform, ReformAction,
-    message::{Ballot, Message, Plan, Refusal, Terms},
-    voter::{Voter, Votes},
+    message::{Ballot, Message, Plan, Refusal, Terms, Voter, Votes},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -33,10 +33,8 @@ mod message;
 mod simulate;
 #[cfg(test)]
 mod tests;
-mod voter;
 
-pub use message::{Ballot, Message, Plan, Refusal, Rule, Terms};
-pub use voter::Voter;
+pub use message::{Ballot, Message, Plan, Refusal, Rule, Terms, Voter};
 
 use lead::Lead;
 use std::{

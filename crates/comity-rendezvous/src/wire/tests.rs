@@ -39,7 +39,7 @@ proptest! {
         rank in 0u32..9, size in 9u32..65536, patience: u64, facts in facts(), why in why(), at: std::net::SocketAddrV4,
     ) {
         let to = Summons { group_id: patience, rank, size, epoch: rank, addrs: vec![at.into()] };
-        let message = Message::Accepted { ballot: comity_membership::Ballot { round: rank, by: size } };
+        let message = Message::Accepted { ballot: Ballot { round: rank, by: size } };
         for m in [
             ToStore::Join { rank, size, patience, facts: facts.clone() }, ToStore::Ready,
             ToStore::Failed { why: why.clone() }, ToStore::Wait { host: facts.host.clone(), pid: rank, place: Some(rank).filter(|r| r % 2 == 0) },

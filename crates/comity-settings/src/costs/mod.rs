@@ -2,11 +2,9 @@
 //!
 //! ```text
 //!   pairs.rs   LinkCosts: a latency and a bandwidth for each pair; measured when ranks have met, or read from a file that was named
-//!   note.rs    what `comity info` says of them
+//!              CostsNote: what `comity info` says of them
 //! ```
 
-mod note;
 mod pairs;
 
-pub use note::CostsNote;
-pub use pairs::LinkCosts;
+pub use pairs::{CostsNote, LinkCosts};

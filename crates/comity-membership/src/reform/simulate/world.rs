@@ -4,7 +4,7 @@ use super::{
     mutant::Mutant,
     scenario::{Fault, MS, SECOND, Scenario},
 };
-use crate::{Ballot, Message, Plan, Reform, ReformAction, Terms, Voter, reform::voter::Votes};
+use crate::{Ballot, Message, Plan, Reform, ReformAction, Terms, Voter, reform::message::Votes};
 use scope::Rng;
 use std::{
     cmp::Reverse,

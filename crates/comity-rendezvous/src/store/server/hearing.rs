@@ -7,7 +7,7 @@ use crate::{
     sync::lock,
     {
         store::joiners::hear_rank,
-        store::words::{claimed, whereabouts},
+        store::server::{claimed, whereabouts},
         wire::{FromStore, ToStore},
     },
 };
