@@ -285,7 +285,7 @@ impl JobRequest {
 
     /// Program as typed: a rank sees this as its name.
     pub(crate) fn name(&self) -> &OsStr {
-        self.command.first().map_or(OsStr::new(""), OsString::as_os_str)
+        self.command.first().map(OsString::as_os_str).unwrap_or_default()
     }
 
     /// Arguments of the program.

@@ -223,7 +223,8 @@ impl Fleet {
         let mut part = planned.part.clone();
         let ips = planned.host.ips.len().max(1);
         part.at = planned.host.ips.first().copied().or_else(|| planned.host.is_here().then_some(self.at));
-        let most = self.plan.elastic.map_or(self.plan.job.restarts_of_job(), |(terms, _)| terms.restarts);
+        let of_job = self.plan.job.restarts_of_job();
+        let most = self.plan.elastic.map_or(of_job, |(terms, _)| terms.restarts);
         part.restarts = Restarts { number: self.plan.restart, most };
         part.ports = 1 + match self.plan.fleet.starting_port {
             None => part.size * ips * self.plan.fleet.connections_per_ip as usize,
