@@ -1,6 +1,7 @@
 //! `--backend` of `comity launch`, which also takes the names that `mlx.launch` has.
 
 use comity::BackendKind;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// The variable that says to a rank that rings go before other plans.
 const RING: (&str, &str) = ("MLX_JACCL_RING", "1");
@@ -33,5 +34,17 @@ impl AskedBackend {
     /// Every name.
     pub fn all() -> impl Iterator<Item = &'static str> {
         BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))
+    }
+}
+
+impl Serialize for AskedBackend {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.name.serialize(to)
+    }
+}
+
+impl<'a> Deserialize<'a> for AskedBackend {
+    fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        Self::named(&String::deserialize(from)?).ok_or_else(|| D::Error::custom("there is no such backend"))
     }
 }

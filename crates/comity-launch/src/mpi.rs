@@ -39,47 +39,27 @@ pub fn launcher() -> Result<OsString, String> {
 }
 
 fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, Problem> {
-    // By name: a field that is neither heeded here or in `flags`, nor refused by the command, does not compile.
-    let JobRequest {
-        ranks: _,
-        env,
-        cwd: _,
-        backend: _,
-        terms,
-        elastic: _,
-        max_restarts: _,
-        timeout,
-        grace: _,
-        log_dir: _,
-        tag_output: _,
-        verbose,
-        stdin_rank: _,
-        tty: _,
-        json_events: _,
-        metrics: _,
-        command: _,
-    } = args;
     let (program, family) = find().map_err(Problem::usage)?;
     let mut command = Command::new(&program);
     command.args(flags(family, args, more, rustix::process::geteuid().is_root()));
     command.env("COMITY_BACKEND", "mpi");
     // What the shell says was said to another job.
-    for (name, value) in terms.variables() {
+    for (name, value) in args.terms.variables() {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    if let Some(limit) = timeout {
+    if let Some(limit) = args.timeout {
         // Both families read it; seconds, not less than one.
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
-    let share = ThreadShare::new(env, None, args.size());
-    command.envs(defaults::variables(env, share));
-    for set in env {
+    let share = ThreadShare::new(&args.env, None, args.size());
+    command.envs(defaults::variables(&args.env, share));
+    for set in &args.env {
         command.env(&set.name, &set.value);
     }
-    if *verbose {
+    if args.verbose {
         let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         eprintln!("comity launch: {} {}", program.to_string_lossy(), words.join(" "));
     }

@@ -13,11 +13,11 @@ use crate::host::output_stream::OutputStream;
 use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
 use crate::machine::Ending;
-use crate::request::RankTerms;
+use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 
 /// Both sides must speak the same one; the host launcher says its own first.
-pub(crate) const PROTOCOL: u32 = 9;
+pub(crate) const PROTOCOL: u32 = 10;
 pub(crate) const LARGEST: usize = 4 << 20;
 /// Bytes that a host launcher sends before its first frame: a login script may print before that.
 pub(crate) const GREETING: &[u8] = b"\0comity-guard\0";
@@ -126,17 +126,15 @@ pub(crate) struct HostPart {
     /// The number of the first one among the ranks of this host, which may have several parts, and how many those are.
     pub(crate) local_first: usize,
     pub(crate) local_size: usize,
-    /// The only one that gets standard input.
-    pub(crate) stdin_rank: Option<usize>,
-    /// It gets a terminal.
+    /// Wishes of the user, but for those that the fields below have as this host has them.
+    pub(crate) request: JobRequest,
+    /// The rank with a terminal, which is as large as the user's.
     pub(crate) tty: Option<RankTerminal>,
     pub(crate) command: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: Option<String>,
     /// It was asked for, so it must be there.
     pub(crate) cwd_asked: bool,
-    pub(crate) terms: RankTerms,
-    pub(crate) backend: Option<String>,
     /// The address that others reach this host at, where the launcher knows it.
     pub(crate) at: Option<std::net::IpAddr>,
     /// So many ports are wanted.

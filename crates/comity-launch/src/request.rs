@@ -1,15 +1,17 @@
 //! A job as a user asks for it: each field is a flag of `comity launch`, with its help. [`launch`](crate::launch) runs it.
 //!
-//! A new flag is a field here, or in [`HostsRequest`] or [`NodeRequest`]. One that every rank is started with, here or afar, is a field of
-//! [`RankTerms`] and a line of its `variables`. Whoever heeds or refuses the others takes a request apart by name, so a flag without a place
-//! does not compile.
+//! A new flag is a field here, or in [`HostsRequest`] or [`NodeRequest`]. Launchers keep the request and read the field where it counts; it
+//! travels to the launchers of other hosts, but for the fields that are for this one alone. One that every rank is started with, here or afar,
+//! is a field of [`RankTerms`] and a line of its `variables`. The command says of each flag which placements refuse it: it takes a request apart
+//! by name, so a flag without a place does not compile.
 use crate::backend::AskedBackend;
 use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
+use crate::machine::PATIENCE;
 use crate::nodes::request::NodeRequest;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
-use comity::Protection;
+use comity::{BackendKind, Protection};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -119,17 +121,23 @@ mod protection {
 }
 
 /// The ranks, and what each launcher does for them. A flag that one placement does not heed is refused before anything runs.
-#[derive(Debug, clap::Args)]
+///
+/// It travels to other hosts without the fields that serde skips. Of these the command, its variables and its directory are a host's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+#[cfg_attr(test, derive(Default))]
 pub struct JobRequest {
     /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
+    #[serde(skip)]
     #[arg(short = 'n', long, alias = "repeat-hosts", value_name = "N", allow_negative_numbers = true, value_parser = number_of_ranks, help_heading = section::RANKS)]
     pub ranks: Option<u32>,
 
     /// Set a variable for every rank (repeatable)
+    #[serde(skip)]
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(Setting::parse), help_heading = section::RANKS)]
     pub env: Vec<Setting>,
 
     /// Start the ranks in this directory
+    #[serde(skip)]
     #[arg(long, value_name = "DIR", help_heading = section::RANKS)]
     pub cwd: Option<PathBuf>,
 
@@ -144,28 +152,34 @@ pub struct JobRequest {
 
     /// Go on without ranks that die as long as MIN are left, and start these again to join: for programs that form their group again
     /// (docs/elastic.md). MAX limits the ranks with those that `comity join` adds
+    #[serde(skip)]
     #[arg(long, value_name = "MIN[:MAX]", value_parser = Elastic::parse, help_heading = section::ENDING)]
     pub elastic: Option<Elastic>,
 
     /// Start a job that failed again, this many times (default: 0), with a pause that doubles from 1 s to 30 s; with --elastic each rank
     /// that failed (default: 10)
+    #[serde(skip)]
     #[arg(long, value_name = "N", help_heading = section::ENDING)]
     pub max_restarts: Option<u32>,
 
     /// End the job after this many seconds, with exit code 124 (the limit of each call is COMITY_TIMEOUT)
+    #[serde(skip)]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     pub timeout: Option<Duration>,
 
     /// Let ranks take this long to end after SIGTERM before they are killed (default: 3), say to write a checkpoint
+    #[serde(skip)]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = section::ENDING)]
     pub grace: Option<Duration>,
 
     /// Also write each rank's output, untagged, to DIR/rank-N.out and DIR/rank-N.err, and its last calls when a
     /// group fails, for `comity report DIR`
+    #[serde(skip)]
     #[arg(long, value_name = "DIR", help_heading = section::OUTPUT)]
     pub log_dir: Option<PathBuf>,
 
     /// Start each line with its rank in brackets: always, never, or with two ranks or more (auto)
+    #[serde(skip)]
     #[arg(
         hide_short_help = true,
         long,
@@ -181,6 +195,7 @@ pub struct JobRequest {
     pub tag_output: TagWish,
 
     /// Show what is started, with which variables, and how each rank ended
+    #[serde(skip)]
     #[arg(long, short, help_heading = section::OUTPUT)]
     pub verbose: bool,
 
@@ -193,14 +208,17 @@ pub struct JobRequest {
     pub tty: Option<usize>,
 
     /// Write each event of the job to FILE, or to the open descriptor of this number, as one JSON object a line
+    #[serde(skip)]
     #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = section::OUTPUT)]
     pub json_events: Option<OsString>,
 
     /// Answer GET /metrics at this address, such as 127.0.0.1:9400, with each rank's counters for Prometheus
+    #[serde(skip)]
     #[arg(hide_short_help = true, long, value_name = "ADDR", value_parser = crate::host::metrics::address, help_heading = section::OUTPUT)]
     pub metrics: Option<SocketAddr>,
 
     /// The command that every rank runs, with its arguments
+    #[serde(skip)]
     #[arg(required_unless_present = "print_python", trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -255,9 +273,44 @@ impl JobRequest {
         self.tty.map(InputRank::Terminal).or_else(|| self.stdin_rank.map(InputRank::Pipe))
     }
 
+    /// Returns true if rank `rank` gets standard input.
+    pub(crate) fn hears(&self, rank: usize) -> bool {
+        self.input().is_none_or(|only| only.rank() == rank)
+    }
+
+    /// Returns true if this rank alone gets standard input: its output passes as it comes.
+    pub(crate) fn is_talked_to(&self, rank: usize) -> bool {
+        self.input().is_some_and(|only| only.rank() == rank)
+    }
+
+    /// Program as typed: a rank sees this as its name.
+    pub(crate) fn name(&self) -> &OsStr {
+        self.command.first().map(OsString::as_os_str).unwrap_or_default()
+    }
+
+    /// Arguments of the program.
+    pub(crate) fn args(&self) -> &[OsString] {
+        self.command.get(1..).unwrap_or_default()
+    }
+
+    /// Time that ranks have to end after SIGTERM.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace.unwrap_or(PATIENCE)
+    }
+
+    /// The user's word for the backend.
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.backend.map_or("any", |b| b.name)
+    }
+
+    /// The backend that a rank is told; none: what the shell says, or the best there is.
+    pub(crate) fn backend_of_ranks(&self) -> Option<BackendKind> {
+        self.backend.map(|b| b.kind).filter(|kind| *kind != BackendKind::Any)
+    }
+
     /// True if MPI carries the calls.
     pub fn is_mpi(&self) -> bool {
-        self.backend.is_some_and(|b| b.kind == comity::BackendKind::Mpi)
+        self.backend.is_some_and(|b| b.kind == BackendKind::Mpi)
     }
 
     /// Number of times that the whole job is started again.
@@ -295,7 +348,7 @@ impl TagWish {
 }
 
 /// Variable of the ranks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Name.
     pub name: OsString,

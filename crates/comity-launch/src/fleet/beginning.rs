@@ -117,7 +117,7 @@ impl Fleet {
         let Some(file) = self.plan.stage.get(file as usize) else { return };
         match stage::piece(file, at) {
             Ok(bytes) => {
-                if at == 0 && self.plan.verbose {
+                if at == 0 && self.plan.job.verbose {
                     self.output.say(&format!("host {}: gets {}", self.plan.hosts[host].name(), file.name));
                 }
                 self.connections[host].staging = true;
@@ -134,7 +134,7 @@ impl Fleet {
 
     /// Programs and scripts of one name that are not the same everywhere.
     pub(super) fn differences(&self) -> Vec<Problem> {
-        if self.plan.mixed_programs {
+        if self.plan.fleet.mixed_programs {
             return Vec::new();
         }
         let mut found: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
@@ -161,7 +161,7 @@ impl Fleet {
     }
 
     pub(super) fn meeting(&self) -> Go {
-        let mut next = self.plan.starting_port;
+        let mut next = self.plan.fleet.starting_port;
         let mut ring = Vec::new();
         let mut master = None;
         for (connection, host) in self.connections.iter().zip(&self.plan.hosts) {
@@ -173,7 +173,7 @@ impl Fleet {
             for _ in 0..host.part.size {
                 let mut own = Vec::new();
                 for ip in &ips {
-                    for _ in 0..self.plan.connections_per_ip {
+                    for _ in 0..self.plan.fleet.connections_per_ip {
                         let port = next.or_else(|| ports.next()).unwrap_or_default();
                         next = next.map(|p| p.saturating_add(1));
                         own.push(SocketAddr::new(*ip, port).to_string());
@@ -185,14 +185,14 @@ impl Fleet {
         let master = master.unwrap_or_else(|| self.store.addr());
         let (files, vars) = self.for_mlx(&ring, master);
         let store = self.store_addresses();
-        let key = (!self.plan.insecure).then(|| *self.key.bytes());
+        let key = (!self.plan.job.terms.insecure).then(|| *self.key.bytes());
         Go { job: self.job.clone(), store, master, vars, files, restarted: Vec::new(), key }
     }
 
     /// The addresses of the store: those by which hosts know this machine, and those of hosts between, where a rank passes on what comes.
     fn store_addresses(&self) -> Vec<SocketAddr> {
         let mut all = self.store.addrs().to_vec();
-        if self.plan.meet_at.is_none() {
+        if self.plan.meet_at().is_none() {
             for ip in self.seen_from() {
                 if !all.iter().any(|a| a.ip() == ip) {
                     all.push(SocketAddr::new(ip, self.store.addr().port()));
@@ -213,7 +213,7 @@ impl Fleet {
     pub(super) fn listen_everywhere(&mut self) {
         let first = self.store.addr().ip();
         let also: Vec<IpAddr> = self.seen_from().into_iter().filter(|ip| *ip != first).collect();
-        if also.is_empty() || self.plan.meet_at.is_some() {
+        if also.is_empty() || self.plan.meet_at().is_some() {
             return;
         }
         let identity = (&self.key, self.job.as_str());
@@ -243,7 +243,7 @@ impl Fleet {
         let mut files = Vec::new();
         let mut vars = Vec::new();
         let mut var = |name: &str, value: String| vars.push((name.to_owned(), value));
-        let backend = self.plan.backend;
+        let backend = self.plan.job.backend_name();
         let rows: Vec<&str> = self.plan.hosts.iter().filter_map(|h| h.host.rdma.as_deref()).collect();
         let matrix = !rows.is_empty() && rows.len() == self.plan.world;
         if matrix {
@@ -251,7 +251,7 @@ impl Fleet {
         }
         match backend {
             "nccl" => {
-                let port = self.plan.nccl_port.unwrap_or_else(|| master.port());
+                let port = self.plan.fleet.nccl_port.unwrap_or_else(|| master.port());
                 var("NCCL_HOST_IP", master.ip().to_string());
                 var("NCCL_PORT", port.to_string());
                 var("MLX_WORLD_SIZE", self.plan.world.to_string());

@@ -109,7 +109,7 @@ impl Fleet {
                     known.pid = pid;
                 }
                 self.journal.started(rank, pid, self.plan.hosts[host].name());
-                if self.plan.verbose {
+                if self.plan.job.verbose {
                     self.output.say(&format!("{} runs", self.name(rank)));
                 }
             }
@@ -156,7 +156,7 @@ impl Fleet {
     }
 
     fn is_ready(&mut self, host: usize, ready: Ready) {
-        if let (true, Some(threads)) = (self.plan.verbose, &ready.threads) {
+        if let (true, Some(threads)) = (self.plan.job.verbose, &ready.threads) {
             let threads = printable(threads, 200);
             self.output.say(&format!("host {}: {threads}", self.plan.hosts[host].name()));
         }
@@ -188,7 +188,7 @@ impl Fleet {
         self.tell_cause(rank);
         self.tell(Event::Ended { rank, ending, memory });
         self.store.lost(rank, &ending.to_string());
-        if self.plan.verbose {
+        if self.plan.job.verbose {
             self.output.say(&format!("{} {ending}", self.name(rank)));
         }
     }
@@ -223,10 +223,11 @@ impl Fleet {
         let mut part = planned.part.clone();
         let ips = planned.host.ips.len().max(1);
         part.at = planned.host.ips.first().copied().or_else(|| planned.host.is_here().then_some(self.at));
-        let most = self.plan.elastic.map_or(self.plan.max_restarts, |(terms, _)| terms.restarts);
+        let of_job = self.plan.job.restarts_of_job();
+        let most = self.plan.elastic.map_or(of_job, |(terms, _)| terms.restarts);
         part.restarts = Restarts { number: self.plan.restart, most };
-        part.ports = 1 + match self.plan.starting_port {
-            None => part.size * ips * self.plan.connections_per_ip,
+        part.ports = 1 + match self.plan.fleet.starting_port {
+            None => part.size * ips * self.plan.fleet.connections_per_ip as usize,
             Some(_) => 0,
         };
         let connection = &mut self.connections[host];

@@ -5,16 +5,14 @@
 //! it is gone: then the ranks end, and with them whatever they started. Standard output carries the host launcher's events.
 use crate::address::loopback;
 use crate::fleet::stage;
-use crate::host::bind::RankBinding;
-use crate::host::defaults::ThreadShare;
 use crate::host::job::{self, Job};
 use crate::host::master::Master;
 use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::own_output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
-use crate::machine::{ElasticTerms, PATIENCE, Problem, REFUSED};
+use crate::machine::{ElasticTerms, Problem, REFUSED};
 use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
-use crate::request::{Setting, TagWish};
+use crate::request::Setting;
 use crate::upstream::ssh::FarLauncher;
 use crate::upstream::terminal::FrontLine;
 use std::io::{self, Write};
@@ -90,7 +88,7 @@ fn directory(part: &HostPart) -> Result<Option<PathBuf>, Problem> {
 
 /// Digests of the files that ought to be the same on every host: the user's own program and script, not those of the system.
 fn digests(part: &HostPart, job: &Job) -> Vec<(String, String)> {
-    let dir = job.cwd.clone().unwrap_or_default();
+    let dir = job.request.cwd.clone().unwrap_or_default();
     let Some((name, args)) = part.command.split_first() else { return Vec::new() };
     let own = name.contains('/') && is_own(&dir.join(&job.program)) || name == "comity";
     let program = own.then(|| (name.clone(), dir.join(&job.program)));
@@ -110,47 +108,28 @@ fn is_own(program: &Path) -> bool {
 /// Checks this host's part against this host.
 fn prepare(part: &HostPart) -> Result<Job, Problem> {
     let usage = Problem::usage;
-    let cwd = directory(part)?;
-    let given = part.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, v)| v.clone().into());
-    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
-    let find = |name: &str| job::find(name.as_ref(), cwd.as_deref(), &path);
-    let program = find(name).map_err(|why| usage(why + &interpreter_hint(name, find("python3").is_ok())))?;
-    script(name, args, cwd.as_deref()).map_err(usage)?;
-    let local_size = part.local_size.max(part.size);
-    let binding = RankBinding::check(part.terms.bind_to, local_size).map_err(usage)?;
+    let mut request = part.request.clone();
+    request.ranks = u32::try_from(part.size).ok();
+    request.cwd = directory(part)?;
+    request.command = part.command.iter().map(Into::into).collect();
     let set = |(n, v): &(String, String)| Setting { name: n.into(), value: v.into() };
-    let env: Vec<Setting> = part.env.iter().map(set).collect();
+    request.env = part.env.iter().map(set).collect();
+    let (name, args) = part.command.split_first().ok_or_else(|| usage("there is no command".into()))?;
+    job::find_of(&request).map_err(|why| {
+        request.command = vec!["python3".into()];
+        usage(why + &interpreter_hint(name, job::find_of(&request).is_ok()))
+    })?;
+    script(name, args, request.cwd.as_deref()).map_err(usage)?;
+    let local_size = part.local_size.max(part.size);
     Ok(Job {
-        size: part.size,
         first: part.first,
         world: part.world,
-        name: name.into(),
-        program,
-        args: args.iter().map(Into::into).collect(),
-        threads: ThreadShare::new(&env, binding.as_ref(), local_size),
-        env,
-        cwd,
-        timeout: None,
-        grace: PATIENCE,
-        logs: None,
-        log_dir: None,
-        events: None,
-        stdin_rank: part.stdin_rank,
         tty: part.tty,
         straight: true,
         local: (part.local_first, local_size),
-        binding,
-        flights: None,
         restarts: part.restarts,
         elastic: part.elastic.then_some(ElasticTerms { fewest: 0, restarts: 0 }),
-        guests: 0,
-        restarted: vec![0; part.size],
-        terms: part.terms.clone(),
-        backend: part.backend.as_deref().and_then(comity::BackendKind::from_name),
-        metrics: None,
-        tag: TagWish::Never,
-        verbose: false,
+        ..Job::check(request, false, local_size)?
     })
 }
 

@@ -38,7 +38,10 @@ use crate::request::JobRequest;
 use comity_base::sys::poll_until;
 use plan::FleetPlan;
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time for a host to start again, with a good deal to spare.
+const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
 
 /// All of these, or everything that is wrong with them.
 pub fn all_or_wrong<T, E>(each: impl IntoIterator<Item = Result<T, E>>) -> Result<Vec<T>, Vec<E>> {
@@ -56,17 +59,19 @@ pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem
             return Ok(USAGE);
         }
     };
-    if plan.dry_run {
+    if plan.fleet.dry_run {
         plan.hosts.iter().for_each(|host| println!("{}", plan.shown(host)));
         return Ok(0);
     }
-    let mut restarts = Restarts::new(plan.max_restarts, plan.wait_for_hosts);
+    let most = plan.job.restarts_of_job();
+    let wait = plan.fleet.wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS);
+    let limit = wait.as_secs_f64();
+    let mut restarts = Restarts::new(most, wait);
     let mut ended = attempt(&plan, 0)?;
     // These signals do no longer end this process by themselves.
     let Ok(signals) = Signals::open(&[]) else { return Ok(ended.0) };
     loop {
         let (code, end) = ended;
-        let limit = plan.wait_for_hosts.as_secs_f64();
         let (restart, pause) = match restarts.after(code, end, Instant::now()) {
             NextAttempt::None => return Ok(code),
             NextAttempt::GiveUp => {
@@ -82,8 +87,7 @@ pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem
                         "comity launch: restart {number} is tried again in {seconds:.0} s; hosts are waited for {limit} s (--wait-for-hosts)"
                     ),
                     false => eprintln!(
-                        "comity launch: restart {number} of {} in {seconds:.0} s, because the job ended with code {code}",
-                        plan.max_restarts
+                        "comity launch: restart {number} of {most} in {seconds:.0} s, because the job ended with code {code}"
                     ),
                 }
                 (number, pause)
@@ -100,7 +104,7 @@ pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem
 fn attempt(plan: &FleetPlan, restart: u32) -> Result<(u8, AttemptEnd), Problem> {
     let no_pipe = |e| Problem::machine(format!("cannot make a pipe: {e}"));
     let (mut said, say) = std::io::pipe().map_err(no_pipe)?;
-    let code = crate::host::watchdog::guarded(plan.tty.is_some(), move |front_end, input| {
+    let code = crate::host::watchdog::guarded(plan.job.tty.is_some(), move |front_end, input| {
         let (code, end) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
         let _ = (&say).write_all(&[end as u8]);
         code

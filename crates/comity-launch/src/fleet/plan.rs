@@ -4,61 +4,39 @@ use super::program::OwnProgram;
 use super::request::HostsRequest;
 use super::vars::settings;
 use super::{hostfile, hosts, ssh};
-use crate::backend::AskedBackend;
 use crate::fleet::stage;
 use crate::host::job;
 use crate::host::terminal::RankTerminal;
-use crate::machine::{ElasticTerms, PATIENCE};
+use crate::machine::ElasticTerms;
 use crate::protocol::{HostPart, Restarts, StagedFile};
-use crate::request::{InputRank, JobRequest};
+use crate::request::JobRequest;
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time for a host to start again, with a good deal to spare.
-const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
-
 #[derive(Clone, Debug)]
 pub(super) struct FleetPlan {
+    /// Wishes of the user. The backend is the hostfile's where the flag names none.
+    pub(super) job: JobRequest,
+    pub(super) fleet: HostsRequest,
     pub(super) hosts: Vec<PlannedHost>,
     /// Ranks in all.
     pub(super) world: usize,
-    pub(super) insecure: bool,
-    pub(super) verbose: bool,
-    pub(super) tag: bool,
-    pub(super) dry_run: bool,
-    pub(super) timeout: Option<Duration>,
-    /// Time that ranks have to end after SIGTERM.
-    pub(super) grace: Duration,
-    pub(super) max_restarts: u32,
     /// Terms on which the job goes on without ranks, and the most processes that join beside these.
     pub(super) elastic: Option<(ElasticTerms, usize)>,
-    /// Time that a restart waits for hosts that are away.
-    pub(super) wait_for_hosts: Duration,
     /// Number of earlier starts.
     pub(super) restart: u32,
     pub(super) join: Duration,
-    pub(super) log_dir: Option<PathBuf>,
     pub(super) events: Option<Arc<File>>,
-    pub(super) stdin_rank: Option<usize>,
-    pub(super) tty: Option<RankTerminal>,
     pub(super) stage: Vec<StagedFile>,
-    pub(super) mixed_programs: bool,
     /// Copied to hosts that have none of its version.
     pub(super) program: Option<OwnProgram>,
     pub(super) ssh_options: ssh::SshOptions,
-    pub(super) meet_at: Option<IpAddr>,
     /// The port at which the ranks meet is one of these; 0 stands for any.
     pub(super) ports: RangeInclusive<u16>,
-    pub(super) connections_per_ip: usize,
-    pub(super) starting_port: Option<u16>,
-    pub(super) nccl_port: Option<u16>,
-    /// Backend as the hostfile or the flag names it, by MLX's names where these differ.
-    pub(super) backend: &'static str,
 }
 
 #[derive(Clone, Debug)]
@@ -74,70 +52,45 @@ impl PlannedHost {
 }
 
 impl FleetPlan {
-    /// Checks a request as far as this machine can. Both requests are taken apart by name: a field that nobody heeds does not compile.
-    #[expect(clippy::too_many_lines, reason = "a line for each field of the requests and of the plan")]
-    pub(super) fn check(request: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
+    /// Checks a request as far as this machine can.
+    pub(super) fn check(mut job: JobRequest, fleet: HostsRequest) -> Result<Self, Vec<String>> {
         let file = named(&fleet)?;
-        let ranks = request.size();
-        let input = request.input();
-        let elastic = request.elastic();
-        let max_restarts = request.restarts_of_job();
-        let JobRequest {
-            ranks: _,
-            env,
-            cwd,
-            backend,
-            terms,
-            // With `elastic`, and with `input`.
-            elastic: _,
-            max_restarts: _,
-            stdin_rank: _,
-            tty,
-            timeout,
-            grace,
-            log_dir,
-            tag_output,
-            verbose,
-            json_events,
-            // Refused by the command.
-            metrics: _,
-            command,
-        } = request;
-        let tty = tty.map(RankTerminal::of);
-        let insecure = terms.insecure;
         let mut wrong = Vec::new();
-        let backend = named_backend(backend, file.backend).map_err(|e| wrong.push(e)).ok();
-        fleet.say_unheeded(backend.unwrap_or_default());
-        let join = crate::host::meet::join_limit(&env);
-        let env = settings((&env, &fleet.env_file), file.env, &file.hosts, &mut wrong);
-        let command = words(&command).map_err(|e| wrong.push(e)).unwrap_or_default();
-        let counts = spread(&file.hosts, ranks, fleet.total.map(|n| n as usize));
+        job.backend = job.backend.or(file.backend);
+        if job.is_mpi() {
+            wrong
+                .push("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into());
+        }
+        fleet.say_unheeded(job.backend_name());
+        let join = crate::host::meet::join_limit(&job.env);
+        let env = settings((&job.env, &fleet.env_file), file.env, &file.hosts, &mut wrong);
+        let command = words(&job.command).map_err(|e| wrong.push(e)).unwrap_or_default();
+        let counts = spread(&file.hosts, job.size(), fleet.total.map(|n| n as usize));
         let counts = counts.map_err(|e| wrong.push(e)).unwrap_or_default();
         wrong.extend(too_many_ports(&fleet, &file.hosts, &counts));
         let ports = meeting_ports(&fleet, &env).map_err(|e| wrong.push(e)).unwrap_or_default();
         let stage = stage::files(&fleet.stage).map_err(|all| wrong.extend(all)).unwrap_or_default();
         let world: usize = counts.iter().sum();
-        let elastic = elastic.filter(|_| world > 0).map(|(e, restarts)| e.terms(world, restarts)).transpose();
+        let elastic = job.elastic().filter(|_| world > 0);
+        let elastic = elastic.map(|(e, restarts)| e.terms(world, restarts)).transpose();
         let elastic = elastic.map_err(|e| wrong.push(e)).unwrap_or_default();
-        let stdin_rank = talked_to(input, world, &mut wrong);
-        let events =
-            json_events.as_deref().and_then(|to| job::events(to).map_err(|e| wrong.push(e.why)).ok());
+        if let Some(input) = job.input().filter(|input| input.rank() >= world && world > 0) {
+            wrong.push(format!("{} {}: there are {world} ranks, from 0", input.flag(), input.rank()));
+        }
+        let events = job.json_events.as_deref();
+        let events = events.and_then(|to| job::events(to).map_err(|e| wrong.push(e.why)).ok());
         if !wrong.is_empty() {
             return Err(wrong);
         }
-        let backend = backend.unwrap_or_default();
-        let asked = cwd.as_ref().and_then(|dir| dir.to_str().map(Into::into));
-        let ours = if backend.starts_with("jaccl") { "jaccl" } else { backend };
+        let asked = job.cwd.as_ref().and_then(|dir| dir.to_str().map(Into::into));
         let of_all = HostPart {
             world,
-            stdin_rank,
-            tty,
+            request: job.clone(),
+            tty: job.tty.map(RankTerminal::of),
             command,
             env,
             cwd_asked: asked.is_some(),
             cwd: asked,
-            terms,
-            backend: Some(ours.to_owned()).filter(|b| b != "any" && b != "ring"),
             elastic: elastic.is_some(),
             stage: stage.clone(),
             // Each host's own, and known when its connection stands.
@@ -149,61 +102,36 @@ impl FleetPlan {
             ports: 0,
             restarts: Restarts::default(),
         };
-        let part =
-            |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref(), backend, verbose);
+        let part = |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref());
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);
         let program = OwnProgram::here().filter(|_| !fleet.no_stage_comity);
-        let HostsRequest {
-            hosts: _,
-            hostfile: _,
-            total: _,
-            env_file: _,
-            python,
-            ssh_arg: args,
-            wait_for_hosts,
-            // Of other placements.
-            mpi_arg: _,
-            print_python: _,
-            ssh,
-            meet_at,
-            stage: _,
-            no_stage_comity: _,
-            mixed_programs,
-            dry_run,
-            connections_per_ip,
-            starting_port,
-            nccl_port,
-        } = fleet;
-        let copies = program.as_ref().map(|p| p.folder.clone());
+        let ssh_options = ssh::SshOptions {
+            ssh: fleet.ssh.clone(),
+            args: fleet.ssh_arg.clone(),
+            python: fleet.python.clone(),
+            copies: program.as_ref().map(|p| p.folder.clone()),
+            any_version: false,
+        };
+        let ports = ports.unwrap_or(0..=0);
         Ok(Self {
+            job,
+            fleet,
             hosts,
             world,
-            insecure,
-            verbose,
-            tag: tag_output.applies(world),
-            dry_run,
-            timeout,
-            grace: grace.unwrap_or(PATIENCE),
-            max_restarts,
             elastic,
-            wait_for_hosts: wait_for_hosts.unwrap_or(WAIT_FOR_HOSTS),
             restart: 0,
             join,
-            log_dir,
             events,
-            stdin_rank,
-            tty,
             stage,
-            mixed_programs,
-            ssh_options: ssh::SshOptions { ssh, args, python, copies, any_version: false },
             program,
-            meet_at: meet_at.and_then(|place| place.ip),
-            ports: ports.unwrap_or(0..=0),
-            connections_per_ip: connections_per_ip as usize,
-            starting_port,
-            nccl_port,
-            backend,
+            ssh_options,
+            ports,
         })
+    }
+
+    /// Address of this machine at which the ranks are to meet.
+    pub(super) fn meet_at(&self) -> Option<IpAddr> {
+        self.fleet.meet_at.and_then(|place| place.ip)
     }
 
     /// Description of the commands of this host, for `--dry-run`.
@@ -219,7 +147,7 @@ impl FleetPlan {
         let mut by: Vec<_> =
             std::iter::once(by.get_program()).chain(by.get_args()).map(|w| format!("{w:?}")).collect();
         // Half a screen, and the same for all.
-        if let (false, false, Some(script)) = (self.verbose, host.host.is_here(), by.last_mut()) {
+        if let (false, false, Some(script)) = (self.job.verbose, host.host.is_here(), by.last_mut()) {
             *script =
                 "(a script that finds comity there and starts `comity guard`; --verbose shows it)".into();
         }
@@ -259,15 +187,6 @@ fn too_many_ports(fleet: &HostsRequest, hosts: &[FleetHost], counts: &[usize]) -
     })
 }
 
-/// The rank that alone gets standard input.
-fn talked_to(input: Option<InputRank>, all: usize, wrong: &mut Vec<String>) -> Option<usize> {
-    let input = input?;
-    if input.rank() >= all && all > 0 {
-        wrong.push(format!("{} {}: there are {all} ranks, from 0", input.flag(), input.rank()));
-    }
-    Some(input.rank())
-}
-
 /// The hosts of `--hostfile` or `--hosts`; this one where there is neither.
 fn named(fleet: &HostsRequest) -> Result<hostfile::FleetFile, Vec<String>> {
     if let Some(path) = &fleet.hostfile {
@@ -303,13 +222,7 @@ fn numbered(
 }
 
 /// The part of a host, from what all parts have.
-fn part_of(
-    host: &FleetHost,
-    of_all: HostPart,
-    python: Option<&str>,
-    backend: &str,
-    verbose: bool,
-) -> HostPart {
+fn part_of(host: &FleetHost, of_all: HostPart, python: Option<&str>) -> HostPart {
     let python = host.python.as_deref().or(python);
     let mut env: Vec<_> = of_all.env.into_iter().chain(host.env.iter().cloned()).collect();
     let chosen = |(name, _): &(String, String)| name == "COMITY_ADDRS" || name == "COMITY_INTERFACES";
@@ -323,11 +236,13 @@ fn part_of(
     {
         env.push(("TERM".into(), term));
     }
-    env.extend(AskedBackend::variable(backend).map(|(name, value)| (name.into(), value.into())));
     // As mlx.launch has it.
-    if verbose {
-        let (name, value) =
-            if backend == "nccl" { ("NCCL_DEBUG", "INFO") } else { ("MLX_RING_VERBOSE", "1") };
+    if of_all.request.verbose {
+        let (name, value) = if of_all.request.backend_name() == "nccl" {
+            ("NCCL_DEBUG", "INFO")
+        } else {
+            ("MLX_RING_VERBOSE", "1")
+        };
         if !env.iter().any(|(given, _)| given == name) {
             env.push((name.into(), value.into()));
         }
@@ -340,14 +255,6 @@ fn part_of(
         cwd_asked: asked.is_some(),
         cwd: asked.or_else(here),
         ..of_all
-    }
-}
-
-/// The name of what carries the calls; the flag's before the hostfile's, which has read its own.
-fn named_backend(given: Option<AskedBackend>, file: Option<AskedBackend>) -> Result<&'static str, String> {
-    match given.or(file).map_or("any", |backend| backend.name) {
-        "mpi" => Err("--backend mpi over several hosts is for MPI's own launcher: mpirun --hostfile".into()),
-        name => Ok(name),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The hosts, and how they are reached.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct HostsRequest {
     /// Start ranks on these hosts over ssh: a,b:4,user@c (:4 for four ranks there)
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile", allow_hyphen_values = true, help_heading = section::HOSTS)]

@@ -84,7 +84,7 @@ pub(super) struct Fleet {
 
 /// Every rank of every host, with its logs.
 fn ranks(plan: &FleetPlan) -> Result<Vec<FarRank>, Problem> {
-    let logs = plan.log_dir.as_deref().map(|dir| open_logs(dir, 0..plan.world)).transpose()?;
+    let logs = plan.job.log_dir.as_deref().map(|dir| open_logs(dir, 0..plan.world)).transpose()?;
     let mut logs = logs
         .into_iter()
         .flatten()
@@ -94,8 +94,9 @@ fn ranks(plan: &FleetPlan) -> Result<Vec<FarRank>, Problem> {
     for (host, planned) in plan.hosts.iter().enumerate() {
         for rank in planned.part.first..planned.part.first + planned.part.size {
             let place = format!("@{}", planned.name());
-            let lines = |stream: OutputStream| match plan.tag {
-                _ if plan.stdin_rank == Some(rank) => Lines::Straight,
+            let tag = plan.job.tag_output.applies(plan.world);
+            let lines = |stream: OutputStream| match tag {
+                _ if plan.job.is_talked_to(rank) => Lines::Straight,
                 true if plan.hosts.len() > 1 => Lines::tagged(rank, &place, stream.has_colour()),
                 tag => Lines::new(rank, plan.world, tag, stream.has_colour()),
             };
@@ -130,7 +131,7 @@ fn meeting_store(plan: &FleetPlan, of: (&Key, &str), at: IpAddr) -> Result<Store
             "the ranks cannot meet at {at}: {e}; --meet-at chooses another address or port of this machine"
         );
         // One that was named is the user's to mend.
-        let is_named = plan.meet_at.is_some() || *plan.ports.end() > 0;
+        let is_named = plan.meet_at().is_some() || *plan.ports.end() > 0;
         (vec![why], if is_named { USAGE } else { REFUSED })
     })
 }
@@ -141,13 +142,13 @@ impl Fleet {
         let fail = |e: io::Error| refused(format!("cannot prepare the job: {e}"));
         let open_files = stand_alone().map_err(fail)?;
         let mut far = plan.hosts.iter().map(|h| &h.host).filter(|h| !h.is_here());
-        let at = match plan.meet_at {
+        let at = match plan.meet_at() {
             Some(at) => at,
             None => ssh::towards_any(&plan.ssh_options, &mut far)
                 .map_err(|all| (all, USAGE))?
                 .unwrap_or_else(address::loopback),
         };
-        let (key, job) = meet::identity(plan.insecure, plan.elastic.is_some()).map_err(fail)?;
+        let (key, job) = meet::identity(plan.job.terms.insecure, plan.elastic.is_some()).map_err(fail)?;
         let store = meeting_store(&plan, (&key, &job), at)?;
         let output = Outputs::open().map_err(fail)?;
         store.on_waiting(output.voice());
@@ -157,8 +158,8 @@ impl Fleet {
             first: 0,
             hosts: ranks.iter().map(|r| r.host).collect(),
             world: plan.world,
-            timeout: plan.timeout,
-            grace: plan.grace,
+            timeout: plan.job.timeout,
+            grace: plan.job.grace(),
             restart: plan.restart,
             elastic: plan.elastic.map(|(terms, _)| terms),
         };
@@ -187,7 +188,7 @@ impl Fleet {
             plan,
         };
         if fleet.plan.restart > 0 {
-            fleet.journal.restarts(fleet.plan.restart, fleet.plan.max_restarts);
+            fleet.journal.restarts(fleet.plan.restart, fleet.plan.job.restarts_of_job());
         }
         fleet.tell(Event::Begin);
         for index in 0..fleet.plan.hosts.len() {
@@ -200,7 +201,7 @@ impl Fleet {
     }
 
     fn run(mut self) -> (u8, AttemptEnd) {
-        if self.plan.insecure {
+        if self.plan.job.terms.insecure {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
         self.carry_out();
@@ -281,7 +282,7 @@ impl Fleet {
     }
 
     fn say_verdict(&mut self) {
-        let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.plan.log_dir.as_deref());
+        let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.plan.job.log_dir.as_deref());
         let text = with_cut_off(found.text, self.machine.cut_off.iter());
         found.summary.iter().chain(&text).for_each(|line| self.output.say(line));
         let first = self.machine.problems.first().map(|problem| problem.why.clone());
@@ -313,13 +314,15 @@ impl Fleet {
         self.has_gone = true;
         self.hear_store();
         let go = FleetOrder::Go(Box::new(self.meeting()));
-        if self.plan.verbose {
+        if self.plan.job.verbose {
             let at = self.store.addr();
             self.output.say(&format!("job {}: {} ranks meet at {at}", self.job, self.plan.world));
         }
         if let (Some(_), FleetOrder::Go(go)) = (self.plan.elastic, &go) {
             let at = go.store.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-            elastic::how_to_join(&at, self.plan.insecure).iter().for_each(|line| self.output.say(line));
+            elastic::how_to_join(&at, self.plan.job.terms.insecure)
+                .iter()
+                .for_each(|line| self.output.say(line));
         }
         for connection in &mut self.connections {
             connection.send(&go);
@@ -437,7 +440,7 @@ impl Fleet {
                 FleetOrder::InputEnd
             }
         };
-        let only = self.plan.stdin_rank.and_then(|r| self.ranks.get(r)).map(|r| r.host);
+        let only = self.plan.job.input().and_then(|only| self.ranks.get(only.rank())).map(|r| r.host);
         let to = |host: usize| only.is_none_or(|o| o == host);
         for (host, connection) in self.connections.iter_mut().enumerate() {
             connection.fed = self.input.is_some() && to(host) && connection.phase == HostPhase::Running;
@@ -450,7 +453,7 @@ impl Fleet {
     fn check_outputs(&mut self) {
         self.output.drain();
         while let Some((stream, error)) = self.output.failure() {
-            if self.plan.log_dir.is_none() {
+            if self.plan.job.log_dir.is_none() {
                 self.tell(Event::Unread { problem: unread(stream, error) });
             }
         }

@@ -3,12 +3,12 @@ use crate::backend::AskedBackend;
 use crate::host::bind::RankBinding;
 use crate::host::defaults::ThreadShare;
 use crate::host::terminal::RankTerminal;
-use crate::machine::{ElasticTerms, PATIENCE, Problem};
+use crate::machine::{ElasticTerms, Problem};
 use crate::protocol::Restarts;
-use crate::request::{InputRank, JobRequest, RankTerms, Setting, TagWish};
+use crate::request::{JobRequest, Setting};
 use crate::{flights, journal};
 use rustix::fs::{Access, CWD};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -16,35 +16,24 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A job that can be started as far as can be known now.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// Wishes of the user.
+    pub(crate) request: JobRequest,
     /// Ranks on this host.
     pub(crate) size: usize,
     /// The first of them.
     pub(crate) first: usize,
     /// Ranks on all hosts.
     pub(crate) world: usize,
-    /// Program as typed: a rank sees this as its name.
-    pub(crate) name: OsString,
     /// Path of the program.
     pub(crate) program: PathBuf,
-    pub(crate) args: Vec<OsString>,
-    pub(crate) env: Vec<Setting>,
-    pub(crate) cwd: Option<PathBuf>,
-    pub(crate) timeout: Option<Duration>,
-    /// Time that ranks have to end after SIGTERM.
-    pub(crate) grace: Duration,
     /// Per rank, for its output and its errors.
     pub(crate) logs: Option<Vec<[File; 2]>>,
-    /// The directory of these.
-    pub(crate) log_dir: Option<PathBuf>,
     /// For programs: what happens.
     pub(crate) events: Option<Arc<File>>,
-    /// The only rank that gets standard input; its output passes as it comes.
-    pub(crate) stdin_rank: Option<usize>,
     /// It has a terminal.
     pub(crate) tty: Option<RankTerminal>,
     /// The output of all passes as it comes: a launcher elsewhere cuts it into lines.
@@ -64,13 +53,8 @@ pub(crate) struct Job {
     pub(crate) guests: usize,
     /// Number of times that each rank was started again, alone.
     pub(crate) restarted: Vec<u32>,
-    pub(crate) terms: RankTerms,
-    /// None: what the shell says, or the best there is.
-    pub(crate) backend: Option<comity::BackendKind>,
     /// Listener for requests of the ranks' counters.
     pub(crate) metrics: Option<TcpListener>,
-    pub(crate) tag: TagWish,
-    pub(crate) verbose: bool,
 }
 
 /// Variables that say who a rank is: a job in which they are set by hand cannot meet.
@@ -97,93 +81,51 @@ pub const OURS: [&str; 19] = [
 ];
 
 impl Job {
-    /// Checks a request against this host. `is_whole`: all ranks of the job are on it.
-    /// It is taken apart by name: a field that nobody heeds does not compile.
-    pub(crate) fn check(request: JobRequest, is_whole: bool) -> Result<Self, Problem> {
+    /// Checks a request against this host, which has `local_size` ranks of the job. `is_whole`: these are all.
+    pub(crate) fn check(mut request: JobRequest, is_whole: bool, local_size: usize) -> Result<Self, Problem> {
         let size = request.size();
-        let input = request.input();
-        let elastic = request.elastic();
-        let JobRequest {
-            ranks: _,
-            env,
-            cwd,
-            backend,
-            terms,
-            // With `elastic`, and with `input`.
-            elastic: _,
-            max_restarts: _,
-            stdin_rank: _,
-            tty,
-            timeout,
-            grace,
-            log_dir,
-            tag_output,
-            verbose,
-            json_events,
-            metrics,
-            command,
-        } = request;
-        let mut command = command.into_iter();
-        let name = command.next().unwrap_or_default();
-        if let Some(set) = env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
+        if let Some(set) = request.env.iter().find(|s| OURS.iter().any(|o| s.name == *o)) {
             let name = set.name.display();
             return Err(Problem::usage(format!(
                 "--env {name}: comity launch sets {name} itself for each rank"
             )));
         }
-        if let Some(dir) = &cwd {
+        if let Some(dir) = &request.cwd {
             directory(dir).map_err(|e| Problem::usage(format!("--cwd '{}': {e}", dir.display())))?;
         }
-        let given = env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
-        let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-        let program = find(&name, cwd.as_deref(), &path).map_err(Problem::usage)?;
-        let binding = RankBinding::check(terms.bind_to, size).map_err(Problem::usage)?;
-        let threads = ThreadShare::new(&env, binding.as_ref(), size);
-        let metrics = metrics.map(listen).transpose()?;
-        let logs = log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
-        if let Some(input) = input.filter(|input| is_whole && input.rank() >= size) {
+        let program = find_of(&request).map_err(Problem::usage)?;
+        let binding = RankBinding::check(request.terms.bind_to, local_size).map_err(Problem::usage)?;
+        let threads = ThreadShare::new(&request.env, binding.as_ref(), local_size);
+        let metrics = request.metrics.map(listen).transpose()?;
+        let logs = request.log_dir.as_deref().map(|dir| open_logs(dir, 0..size)).transpose()?;
+        if let Some(input) = request.input().filter(|input| is_whole && input.rank() >= size) {
             let text = format!("{} {}: there are {size} ranks, from 0", input.flag(), input.rank());
             return Err(Problem::usage(text));
         }
-        let (elastic, guests) = match elastic.map(|(e, restarts)| e.terms(size, restarts)).transpose() {
-            Ok(terms) => terms.map_or((None, 0), |(terms, guests)| (Some(terms), guests)),
-            Err(why) => return Err(Problem::usage(why)),
-        };
-        let ring = backend.and_then(|b| AskedBackend::variable(b.name));
-        let ring = ring.map(|(name, value)| Setting { name: name.into(), value: value.into() });
-        let env = ring.into_iter().chain(env).collect();
-        let events = json_events.as_deref().map(events).transpose()?;
-        let flights = log_dir.as_deref().map(clear_flights).transpose()?;
+        let elastic = request.elastic().map(|(e, restarts)| e.terms(size, restarts)).transpose();
+        let (elastic, guests) = elastic.map_err(Problem::usage)?.unzip();
+        if let Some((name, value)) = request.backend.and_then(|b| AskedBackend::variable(b.name)) {
+            request.env.insert(0, Setting { name: name.into(), value: value.into() });
+        }
         Ok(Self {
             size,
             first: 0,
             world: size,
-            name,
             program,
-            args: command.collect(),
-            env,
-            cwd,
-            timeout,
-            grace: grace.unwrap_or(PATIENCE),
             logs,
-            log_dir,
-            events,
-            stdin_rank: input.map(InputRank::rank),
-            tty: tty.map(RankTerminal::of),
+            events: request.json_events.as_deref().map(events).transpose()?,
+            tty: request.tty.map(RankTerminal::of),
             straight: false,
-            local: (0, size),
+            local: (0, local_size),
             binding,
             threads,
-            flights,
+            flights: request.log_dir.as_deref().map(clear_flights).transpose()?,
             restarts: Restarts { number: 0, most: elastic.map_or(0, |terms| terms.restarts) },
             elastic,
-            guests,
+            guests: guests.unwrap_or(0),
             restarted: vec![0; size],
-            terms,
-            backend: backend.map(|b| b.kind).filter(|b| *b != comity::BackendKind::Any),
             metrics,
-            tag: tag_output,
-            verbose,
+            request,
         })
     }
 }
@@ -200,6 +142,13 @@ pub(crate) fn directory(dir: &Path) -> Result<(), String> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err("there is no such directory".into()),
         Err(e) => Err(e.to_string()),
     }
+}
+
+/// The program of a request.
+pub(crate) fn find_of(request: &JobRequest) -> Result<PathBuf, String> {
+    let given = request.env.iter().rev().find(|s| s.name == "PATH").map(|s| s.value.clone());
+    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    find(request.name(), request.cwd.as_deref(), &path)
 }
 
 /// The file that a command's name means, by the rules of a shell.

@@ -31,7 +31,8 @@ use crate::request::JobRequest;
 /// Runs a job on this host alone and returns the exit code.
 pub(crate) fn launch(request: JobRequest) -> Result<u8, Problem> {
     let is_default_size = request.ranks.is_none();
-    let job = job::Job::check(request, true)?;
+    let size = request.size();
+    let job = job::Job::check(request, true, size)?;
     if is_default_size {
         eprintln!("comity launch: 1 rank; -n N starts N");
     }

@@ -39,7 +39,7 @@ impl Rank {
         rank: usize,
     ) -> io::Result<(Self, RankInput)> {
         let mut command = Command::new(&job.program);
-        command.arg0(&job.name).args(&job.args);
+        command.arg0(job.request.name()).args(job.request.args());
         let terminal = job.tty.filter(|t| t.rank == job.first + rank).map(|t| t.open()).transpose()?;
         match &terminal {
             Some((_, theirs)) => {
@@ -54,7 +54,7 @@ impl Rank {
                 None => command.env_remove(name),
             };
         }
-        if let Some(dir) = &job.cwd {
+        if let Some(dir) = &job.request.cwd {
             command.current_dir(dir);
         }
         let mut handed = meeting.handed();
@@ -81,9 +81,12 @@ impl Rank {
             None => [None, None],
         };
         let global = job.first + rank;
-        let lines = |stream: OutputStream| match job.straight || job.stdin_rank == Some(global) {
+        let lines = |stream: OutputStream| match job.straight || job.request.is_talked_to(global) {
             true => Lines::Straight,
-            false => Lines::new(global, job.world, job.tag.applies(job.world), stream.has_colour()),
+            false => {
+                let tag = job.request.tag_output.applies(job.world);
+                Lines::new(global, job.world, tag, stream.has_colour())
+            }
         };
         let pipes = [
             Pipe { fd: Some(out), to: RankStream::new(OutputStream::Out, lines, log_out) },
@@ -122,7 +125,7 @@ pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
     let again = job.restarted.get(rank_here).copied().unwrap_or(0);
     let number = job.restarts.number + again;
     let mut all = offered(job, meeting, number);
-    all.extend(job.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
+    all.extend(job.request.env.iter().map(|s| (s.name.clone(), Some(s.value.clone()))));
     let mut set = |name: &str, value: Option<&str>| all.push((name.into(), value.map(Into::into)));
     for (name, value) in [
         ("COMITY_RANK", &rank),
@@ -152,7 +155,7 @@ pub(crate) fn environment(job: &Job, meeting: &Meeting, metrics: Option<&Metrics
 fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     let mut all = Variables::new();
     let mut set = |name: &str, value: Option<String>| all.push((name.into(), value.map(Into::into)));
-    for (name, value) in defaults::variables(&job.env, job.threads) {
+    for (name, value) in defaults::variables(&job.request.env, job.threads) {
         set(name, Some(value));
     }
     set("TORCHELASTIC_RESTART_COUNT", Some(number.to_string()));
@@ -168,10 +171,10 @@ fn offered(job: &Job, meeting: &Meeting, number: u32) -> Variables {
     // Another job's, if this one is started from inside it.
     set("COMITY_KEY_FILE", None);
     // The launcher makes a key, unless it is told not to; what the shell says was said to another job.
-    for (name, value) in job.terms.variables() {
+    for (name, value) in job.request.terms.variables() {
         set(name, value);
     }
-    if let Some(backend) = job.backend {
+    if let Some(backend) = job.request.backend_of_ranks() {
         set("COMITY_BACKEND", Some(backend.name().into()));
     }
     // Ranks take no name that is not UTF-8.

@@ -103,8 +103,8 @@ impl Supervisor {
         // The terminal is read by the front end.
         rustix::stdio::dup2_stdin(&input)?;
         let front_end = FrontLine::new(front_end)?;
-        let limit = meet::join_limit(&job.env);
-        let meeting = Meeting::open(job.size, limit, job.terms.insecure, job.elastic.is_some())?;
+        let limit = meet::join_limit(&job.request.env);
+        let meeting = Meeting::open(job.size, limit, job.request.terms.insecure, job.elastic.is_some())?;
         let listener = job.metrics.take();
         let output = Outputs::open()?;
         meeting.on_waiting(output.voice());
@@ -145,8 +145,8 @@ impl Supervisor {
             first: job.first,
             hosts: vec![0; job.size],
             world: job.world,
-            timeout: job.timeout,
-            grace: job.grace,
+            timeout: job.request.timeout,
+            grace: job.request.grace(),
             restart: job.restarts.number,
             elastic: job.elastic,
         };
@@ -251,7 +251,8 @@ impl Supervisor {
         let Verdict { summary, text, code } = match &self.nodes {
             Some(nodes) => nodes.verdict(&self.machine, &|rank| self.name(rank)),
             None => {
-                let found = Verdict::of(&self.machine, &|rank| self.name(rank), self.job.log_dir.as_deref());
+                let found =
+                    Verdict::of(&self.machine, &|rank| self.name(rank), self.job.request.log_dir.as_deref());
                 Verdict { text: with_cut_off(found.text, self.machine.cut_off.iter()), ..found }
             }
         };
@@ -262,14 +263,14 @@ impl Supervisor {
 
     fn start(&mut self, ranks: Range<usize>) {
         let is_first = self.ranks.is_empty();
-        if self.job.terms.insecure && is_first {
+        if self.job.request.terms.insecure && is_first {
             self.output.say("--insecure: the job has no key; whoever can connect to a rank can join it");
         }
         if self.job.elastic.is_some() && is_first && !self.output.is_framed() {
-            let lines = elastic::how_to_join(&self.meeting.store(), self.job.terms.insecure);
+            let lines = elastic::how_to_join(&self.meeting.store(), self.job.request.terms.insecure);
             lines.iter().for_each(|line| self.output.say(line));
         }
-        if self.job.verbose && is_first {
+        if self.job.request.verbose && is_first {
             let job = self.meeting.job();
             self.output.say(&format!("job {job}: the ranks meet at {}", self.meeting.store()));
             self.job.threads.iter().for_each(|share| self.output.say(&share.to_string()));
@@ -285,7 +286,7 @@ impl Supervisor {
                     self.output.event(&HostEvent::Started { rank: global, pid: rank.pid.as_raw_pid() });
                     self.journal.started(global, rank.pid.as_raw_pid(), &host());
                     self.deaths.add(number, rank.pid);
-                    let hears = self.job.stdin_rank.is_none_or(|only| only == self.job.first + number);
+                    let hears = self.job.request.hears(global);
                     self.feed.add(number, hears.then_some(stdin));
                     if let Some(metrics) = &self.metrics {
                         metrics.started(number, rank.pid);
@@ -294,7 +295,7 @@ impl Supervisor {
                         Some(known) => *known = rank,
                         None => self.ranks.push(rank),
                     }
-                    if self.job.verbose {
+                    if self.job.request.verbose {
                         self.say_started(number);
                     }
                 }
@@ -330,7 +331,7 @@ impl Supervisor {
         let global = self.job.first + number;
         let pid = rank.pid.as_raw_pid();
         let mut text = format!("rank {global} (pid {pid}): {}", self.job.program.display());
-        for arg in &self.job.args {
+        for arg in self.job.request.args() {
             text.push_str(&format!(" {arg:?}"));
         }
         text.push_str(" with");
@@ -370,7 +371,7 @@ impl Supervisor {
     }
 
     fn cannot_show(&self, e: &io::Error) {
-        if self.job.verbose {
+        if self.job.request.verbose {
             self.output.say(&format!("`comity top` will not see this job: {e}"));
         }
     }

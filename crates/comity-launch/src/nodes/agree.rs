@@ -91,17 +91,16 @@ pub(super) struct Agreement {
 }
 
 /// This node's word, as far as it is known before the nodes meet.
-pub(super) fn word(_: &NodeCall, job: &Job) -> NodeWord {
-    let args = job.args.iter().map(|a| a.to_string_lossy().into_owned());
+pub(super) fn word(job: &Job) -> NodeWord {
     NodeWord {
         host: host(),
         size: job.size,
         at: address::loopback(),
         ports: Vec::new(),
-        backend: job.backend.map_or("any", |b| b.name()).into(),
-        secure: job.terms.secure.unwrap_or_default().name().into(),
-        grace: job.grace.as_secs_f64().to_string(),
-        command: std::iter::once(job.name.to_string_lossy().into_owned()).chain(args).collect(),
+        backend: job.request.backend_of_ranks().map_or("any", |b| b.name()).into(),
+        secure: job.request.terms.secure.unwrap_or_default().name().into(),
+        grace: job.request.grace().as_secs_f64().to_string(),
+        command: job.request.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
     }
 }
 

@@ -41,7 +41,8 @@ const SAID: Duration = Duration::from_secs(5);
 pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> Result<u8, Problem> {
     let log_dir = request.log_dir.take();
     let call = NodeCall::check(&request, node)?;
-    let job = Job::check(request, false)?;
+    let size = request.size();
+    let job = Job::check(request, false, size)?;
     crate::host::watchdog::guarded(false, |front_end, input| {
         match open(call, job, log_dir, front_end, input) {
             Ok(Some(supervisor)) => supervisor.run(),
@@ -64,7 +65,7 @@ fn open(
     rustix::stdio::dup2_stdin(&input).map_err(|e| fail(e.into()))?;
     let mut front_end = FrontLine::new(front_end).map_err(fail)?;
     let output = Outputs::open().map_err(fail)?;
-    let verbose = job.verbose;
+    let verbose = job.request.verbose;
     let shown = call.at.clone();
     let Some(agreed) = wait(call, &job, &mut front_end, &output)? else { return Ok(None) };
     let Agreement { go, store, kept, group, words, first, world } = agreed;
@@ -73,9 +74,9 @@ fn open(
     if let Some(dir) = log_dir {
         job.logs = Some(job::open_logs(&dir, first..first + job.size)?);
         job.flights = Some(job::clear_flights(&dir)?);
-        job.log_dir = Some(dir);
+        job.request.log_dir = Some(dir);
     }
-    if job.stdin_rank.is_some_and(|r| r >= world) {
+    if job.request.stdin_rank.is_some_and(|r| r >= world) {
         return Err(Problem::usage(format!("--stdin-rank: there are {world} ranks, from 0")));
     }
     let meeting = Meeting::of(go, world, store, kept).map_err(fail)?;
@@ -108,7 +109,7 @@ fn wait(
     let at = call.at.clone();
     let node = call.node;
     let nodes = call.nodes;
-    let word = agree::word(&call, job);
+    let word = agree::word(job);
     let (done, ring) = UnixStream::pair().map_err(fail)?;
     let thread = std::thread::Builder::new()
         .name("nodes".into())

@@ -91,7 +91,7 @@ impl Metrics {
     ) -> impl Fn() -> JobView + Send + 'static {
         let metrics = self.metrics.clone();
         let begun = Instant::now();
-        let words = std::iter::once(&job.name).chain(&job.args).map(|w| w.to_string_lossy());
+        let words = job.request.command.iter().map(|w| w.to_string_lossy());
         let words = comity_cluster::printable(&words.collect::<Vec<_>>().join(" "), 200);
         let size = job.world;
         move || JobView {

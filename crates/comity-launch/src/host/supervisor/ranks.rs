@@ -71,7 +71,7 @@ impl Supervisor {
             // The number is free for a new process from now on, but not taken within microseconds.
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }
-        if self.job.verbose {
+        if self.job.request.verbose {
             self.output.say(&format!("{} {ending}", self.name(global)));
         }
     }
