@@ -1,22 +1,12 @@
 //! The one error type, sorted by who is to blame.
 
-mod config;
-mod join;
 mod kind;
-mod misuse;
-mod os;
-mod peer;
+mod particulars;
 #[cfg(test)]
 mod tests;
-mod words;
 
-pub use config::ConfigError;
-pub use join::{JoinCause, JoinError};
-pub use kind::ErrorKind;
-pub use misuse::Misuse;
-pub use os::OsError;
-pub use peer::{CrossedWait, Peer};
-pub use words::PART;
+pub use kind::{ErrorKind, PART};
+pub use particulars::{ConfigError, CrossedWait, JoinCause, JoinError, Misuse, OsError, Peer};
 
 use std::{error, fmt, io, sync::Arc, time::Duration};
 

@@ -13,7 +13,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
     time::{Duration, Instant},
@@ -123,6 +123,18 @@ fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()>
         0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
         _ => Ok(()),
     }
+}
+
+/// A duplicate of descriptor `fd`, which a variable named; the original stays open.
+pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: `fd` is not -1, which is all that the type's layout asks. It is used for one dup
+    // only, and the system answers EBADF when nobody opened it. Nothing in this process owns it:
+    // the parent left it open and named it in the environment.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
 }
 
 #[cfg(test)]

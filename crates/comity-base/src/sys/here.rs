@@ -1,8 +1,10 @@
 //! Facts about this process's machine that it announces to the others.
 
-use std::hash::{BuildHasherDefault, Hasher};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{
+    hash::{BuildHasherDefault, Hasher},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+};
 
 /// The system's name of this host.
 pub fn host_name() -> String {
@@ -108,6 +110,11 @@ impl Hasher for Fnv {
             self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
         }
     }
+}
+
+/// A small hash (FNV-1a) that is the same on every host and in every version.
+pub fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

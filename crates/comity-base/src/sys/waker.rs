@@ -2,10 +2,14 @@
 //!
 //! An eventfd on Linux, a pipe elsewhere.
 
-use rustix::io::{read, write};
+use rustix::{
+    event::{PollFd, Timespec},
+    io::{read, write},
+};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
 };
 
 /// Wakes a thread that sleeps in `poll`.
@@ -61,6 +65,20 @@ impl Waker {
     #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.rx.as_fd()
+    }
+}
+
+/// Wait until one of `fds` is ready or `until` passes; how many are ready. `None` waits for ever.
+pub fn poll_until(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<usize> {
+    loop {
+        let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+        // A span that does not fit is as good as for ever.
+        let left = left.and_then(|l| Timespec::try_from(l).ok());
+        // WAIT(until): to the deadline of who calls
+        match rustix::event::poll(fds, left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            r => return Ok(r?),
+        }
     }
 }
 

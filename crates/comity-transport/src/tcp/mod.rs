@@ -24,11 +24,9 @@ pub(crate) mod fuzz;
 mod inbound;
 mod outbound;
 mod reach;
-mod recv;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod threads;
 
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
 use crate::{channel::Seals, sys::unanswered};
@@ -36,7 +34,7 @@ use frame::FrameRoute;
 use framing::{Framing, SendThread, SendThreads, framing};
 use outbound::{CutLengths, Outbound};
 pub(crate) use reach::Tcp;
-use recv::Receiver;
+use inbound::Receiver;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
@@ -52,7 +50,7 @@ const CHUNK: usize = frame::FRAME;
 pub(crate) struct TcpOptions {
     /// Connections that carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
-    /// The peer is [far](threads::FAR): frames are short, so that many connections share even a short message.
+    /// The peer is [far](reach::FAR): frames are short, so that many connections share even a short message.
     pub(crate) is_far: bool,
     /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
     pub(crate) send_threads: Option<Arc<SendThreads>>,

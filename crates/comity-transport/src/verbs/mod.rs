@@ -18,13 +18,10 @@
 mod control_socket;
 mod driver;
 mod establish;
-mod flow;
 mod frame;
 mod matrix;
-mod pairing;
 mod path;
 mod peer_connection;
-mod peer_table;
 mod reach;
 #[cfg(test)]
 mod tests;
@@ -36,7 +33,6 @@ use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_
 use crate::sys::Waker;
 use driver::{Handle, driver, is_ours};
 use peer_connection::PayloadPlace;
-use peer_table::{Devices, PeerTable};
 use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
 
 /// Bytes to move before looking elsewhere.

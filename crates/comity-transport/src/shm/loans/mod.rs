@@ -22,24 +22,30 @@
 //!
 //! A lender that gives up says so on the board (`revoked`) before its caller may write to the bytes again. The borrower looks after it
 //! has read and before it believes what it read: the same order as of a sequence lock.
+//!
+//! A loan that lasts only if the borrower begins to read at once.
+//!
+//! ```text
+//!   lender                                        borrower
+//!   shows the loan, OFFERED                       comes to it: CLAIMED, and reads
+//!   nobody comes: WITHDRAWN, unless CLAIMED       finds it WITHDRAWN: its bytes come through the ring
+//! ```
+//! Both sides change one word, so that one of the two is first.
 
 mod aside;
 mod borrower;
 mod lender;
-mod offer;
-mod piece;
 mod pull;
 mod speed;
 
+use super::{LinkError, ring::CachePadded};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
 pub(super) use aside::ASIDE;
 pub(super) use borrower::{Borrower, Lies, Loan};
 pub(super) use lender::Lender;
 pub(super) use pull::{Pull, read};
 pub(super) use speed::{By, MeasuredCopy};
-
-use super::{LinkError, ring::CachePadded};
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 /// Shorter messages go through the ring.
 const LEAST_LOAN: usize = 64 << 10;
@@ -148,6 +154,43 @@ pub(super) fn unreadable(e: &std::io::Error) -> LinkError {
 /// The lender took its memory back while it was read.
 pub(super) fn taken_back() -> LinkError {
     LinkError("gave up a call while this rank read its memory".into())
+}
+
+/// It lasts until it was read.
+const LASTS: u64 = 0;
+const OFFERED: u64 = 1;
+const CLAIMED: u64 = 2;
+const WITHDRAWN: u64 = 3;
+
+impl Entry {
+    /// Before it is shown: whether it lasts only if it is claimed.
+    fn begin(&self, is_offer: bool) {
+        self.state.store(if is_offer { OFFERED } else { LASTS }, Ordering::Relaxed);
+    }
+
+    /// Returns true if it is to be claimed before it is read.
+    fn is_offer(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != LASTS
+    }
+
+    /// The borrower is about to read; false if the lender has withdrawn it.
+    fn claim(&self) -> bool {
+        self.becomes(CLAIMED)
+    }
+
+    /// The lender goes on without the borrower; false if that reads.
+    fn withdraw(&self) -> bool {
+        self.becomes(WITHDRAWN)
+    }
+
+    /// Returns true if the borrower reads, or has read.
+    fn is_claimed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CLAIMED
+    }
+
+    fn becomes(&self, new: u64) -> bool {
+        self.state.compare_exchange(OFFERED, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
 }
 
 #[cfg(all(test, target_os = "linux", loom))]
