@@ -124,7 +124,8 @@ impl Driver {
         let full =
             |what: &str| format!("{} ({}): {what}; fewer ranks or cables fit on it", held.name, held.at);
         let region = rail.room(slots.bytes()).ok_or_else(|| full(&rail.is_full()))?;
-        if rail.owed + slots.completions() > rail.device.completions() {
+        let completions: usize = slots.qps.iter().map(|l| 2 * l.slots).sum();
+        if rail.owed + completions > rail.device.completions() {
             return Err(full("its completion queue has no room"));
         }
         let mut queues = [0; QUEUE_PAIRS];
@@ -140,7 +141,7 @@ impl Driver {
             }
         }
         rail.regions.push(region);
-        rail.owed += slots.completions();
+        rail.owed += completions;
         let place = owner.paths.len();
         let mut at = region.0;
         let qps = [0, 1].map(|kind| {
@@ -161,21 +162,21 @@ impl Driver {
     }
 
     /// Give a path's queue pairs back. Its place stays, so that those of others do.
-    pub(super) fn unmake(&mut self, peer_connection: u64, path: usize, slots: &Slots) {
+    pub(super) fn unmake(&mut self, peer_connection: u64, path: usize) {
         let Some(w) = self.peers.get_mut(&peer_connection).and_then(|e| e.paths.get_mut(path)) else {
             return;
         };
         w.up = false;
         let Some(rail) = self.rails.0.get_mut(w.rail).and_then(Option::as_mut) else { return };
-        rail.clear(w, slots);
+        rail.clear(w);
     }
 
     /// End a peer connection, whatever is under way.
-    pub(super) fn remove(&mut self, peer_connection: u64, slots: &Slots) {
+    pub(super) fn remove(&mut self, peer_connection: u64) {
         let Some(gone) = self.peers.remove(&peer_connection) else { return };
         for w in &gone.paths {
             if let Some(rail) = self.rails.0.get_mut(w.rail).and_then(Option::as_mut) {
-                rail.clear(w, slots);
+                rail.clear(w);
             }
         }
         if let Ok(waker) = waker() {
@@ -276,10 +277,6 @@ impl Slots {
     /// Bytes of a slab, for both directions.
     fn bytes(&self) -> usize {
         self.qps.iter().map(|l| 2 * l.slots * l.bytes).sum()
-    }
-
-    fn completions(&self) -> usize {
-        self.qps.iter().map(|l| 2 * l.slots).sum()
     }
 }
 
@@ -416,14 +413,14 @@ impl Rail {
         format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")
     }
 
-    fn clear(&mut self, w: &RdmaPath, slots: &Slots) {
+    fn clear(&mut self, w: &RdmaPath) {
         let had = self.regions.len();
         self.regions.retain(|r| *r != w.region);
         if self.regions.len() == had {
             return;
         }
-        self.owed -= slots.completions();
         for qp in &w.qps {
+            self.owed -= 2 * qp.slots;
             self.qps.remove(&qp.queue);
             self.device.destroy(qp.queue);
         }
@@ -523,7 +520,6 @@ fn attend(waker: &Waker) {
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) id: u64,
-    pub(super) slots: Slots,
     /// Nothing was promised to the peer yet.
     pub(super) fresh: bool,
     /// The devices that it uses.
@@ -551,7 +547,7 @@ impl Drop for Handle {
                 thread::sleep(DEVICE_POLL);
             }
         }
-        driver().remove(self.id, &self.slots);
+        driver().remove(self.id);
     }
 }
 

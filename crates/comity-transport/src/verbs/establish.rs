@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Result,
-    sys::verbs::{Address, Depth, End, QueueService},
+    sys::verbs::{Abilities, Address, Depth, End, QueueService},
 };
 use std::{
     net::TcpStream,
@@ -72,7 +72,7 @@ pub(super) fn establish(
         Ok(id) => id,
         Err(e) => return Ok(Err(format!("the thread that attends RDMA devices cannot be started: {e}"))),
     };
-    let mut handle = Handle { id, slots: ours.slots, fresh: true, _held: ours.held.clone() };
+    let mut handle = Handle { id, fresh: true, _held: ours.held.clone() };
     let mut raising = Raising { id, stream, ours, until, wait };
     match raising.run() {
         Ok(()) => {
@@ -175,9 +175,11 @@ impl Raising<'_> {
         let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| OfferedDevice {
             name: h.name.clone(),
             at: h.at,
-            reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
-            unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
-            equal_frames: h.abilities.equal_frames,
+            abilities: Abilities {
+                reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
+                unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
+                ..h.abilities
+            },
         });
         let epoch = random()?;
         let word = ControlMessage::Offer {
@@ -192,9 +194,9 @@ impl Raising<'_> {
     /// The service that both ends of a path have; reliable where it can be.
     fn service(&self, held: &Held, theirs: &OfferedDevice) -> Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
-        if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
+        if held.abilities.reliable && theirs.abilities.reliable && allowed(QueueService::Reliable) {
             Ok(QueueService::Reliable)
-        } else if held.abilities.unreliable && theirs.unreliable && allowed(QueueService::Unreliable) {
+        } else if held.abilities.unreliable && theirs.abilities.unreliable && allowed(QueueService::Unreliable) {
             Ok(QueueService::Unreliable)
         } else {
             Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))
@@ -242,7 +244,7 @@ impl Raising<'_> {
                         peer_connection.established(place);
                     }
                 }
-                (Some(place), Err(_)) => driver.unmake(self.id, place, &self.ours.slots),
+                (Some(place), Err(_)) => driver.unmake(self.id, place),
                 (None, _) => {}
             }
         }
@@ -255,7 +257,7 @@ impl Raising<'_> {
             Err(why) => return Ok(Err(why.clone())),
         };
         let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
-        let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
+        let equal = t.held.abilities.equal_frames || t.theirs.abilities.equal_frames;
         let there = format!("{} ({})", t.theirs.at, t.theirs.name);
         let mut driver = driver();
         let place = match driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
