@@ -79,7 +79,9 @@ pub struct CrossedWait {
 /// assert_eq!(why.value.as_deref(), Some("telepathy"));
 /// ```
 #[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+// Without control characters, which names of files may hold.
+#[error("{}", Printable(.words))]
 pub struct ConfigError {
     /// The file that it is about.
     pub file: Option<PathBuf>,
@@ -154,15 +156,6 @@ impl ConfigError {
     }
 }
 
-/// Without control characters, which names of files may hold.
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Printable(&self.words).fmt(f)
-    }
-}
-
-impl error::Error for ConfigError {}
-
 /// Failure to come together: the reason, and the ranks on whose account.
 ///
 /// ```
@@ -175,7 +168,8 @@ impl error::Error for ConfigError {}
 /// }
 /// ```
 #[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{words}")]
 pub struct JoinError {
     /// The ranks at fault, by their numbers in the job, or in the group that its members make: those that are missing, or the one
     /// that ended, gave up or cannot be reached. Empty where no rank is known to be at fault.
@@ -266,14 +260,6 @@ impl JoinError {
         if own { told.of([rank]).because(JoinCause::GaveUp) } else { told }
     }
 }
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl error::Error for JoinError {}
 
 /// A rule that the caller broke. [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) carries it; no byte has moved, and the group goes on.
 ///

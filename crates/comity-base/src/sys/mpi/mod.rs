@@ -478,11 +478,11 @@ impl<H: MpiHandle> Pending<H> {
         let guard = mpi.turn();
         // SAFETY: the buffers and tables live in the `Pending` until MPI is done with them, at addresses that moving the vectors does
         // not change, and are as long as checked above.
-        let code = unsafe { what.call(&mut begun, comm, size) }?;
+        let (name, code) = unsafe { what.call(&mut begun, comm, size) }?;
         drop(guard);
         // Also what failed to begin may have taken the buffers: it is left unfinished then.
         begun.done = false;
-        mpi.ok(code, what.name())?;
+        mpi.ok(code, name)?;
         Ok(begun)
     }
 
@@ -569,12 +569,17 @@ impl Move {
         }
     }
 
-    /// MPI's function for it among `size` ranks, and the code that it returns. The turn is held.
+    /// Calls MPI's function for it among `size` ranks. Returns its name and its code. The turn is held.
     ///
     /// # Safety
     /// The buffers of `on` and its tables, which are this operation's, stay where they are until its request is done, and the buffers are as
     /// long as [`fits`](Self::fits) says. Nobody else uses them meanwhile.
-    unsafe fn call<H: MpiHandle>(&self, on: &mut Pending<H>, comm: H, size: usize) -> Result<c_int> {
+    unsafe fn call<H: MpiHandle>(
+        &self,
+        on: &mut Pending<H>,
+        comm: H,
+        size: usize,
+    ) -> Result<(&'static str, Code)> {
         let mpi = on.mpi;
         let call = &mpi.call;
         let byte = mpi.byte();
@@ -588,57 +593,48 @@ impl Move {
         // SAFETY: the handles are this library's; for the rest, the caller's promise.
         Ok(unsafe {
             match self {
-                Self::Broadcast { root } => (call.broadcast)(d, dlen, byte, int(*root), comm, request),
+                Self::Broadcast { root } => {
+                    ("MPI_Ibcast", (call.broadcast)(d, dlen, byte, int(*root), comm, request))
+                }
                 Self::AllReduce { dtype, op } => {
                     let (t, o) = mpi.reduction(*dtype, *op)?;
-                    (call.all_reduce)(s, d, elements(dtype), t, o, comm, request)
+                    ("MPI_Iallreduce", (call.all_reduce)(s, d, elements(dtype), t, o, comm, request))
                 }
                 Self::Reduce { dtype, op, root } => {
                     let (t, o) = mpi.reduction(*dtype, *op)?;
-                    (call.reduce)(s, d, elements(dtype), t, o, int(*root), comm, request)
+                    ("MPI_Ireduce", (call.reduce)(s, d, elements(dtype), t, o, int(*root), comm, request))
                 }
-                Self::AllGather => (call.all_gather)(s, slen, byte, d, slen, byte, comm, request),
-                Self::AllGatherV { .. } => {
-                    (call.all_gather_v)(s, slen, byte, d, at(0), at(1), byte, comm, request)
+                Self::AllGather => {
+                    ("MPI_Iallgather", (call.all_gather)(s, slen, byte, d, slen, byte, comm, request))
                 }
+                Self::AllGatherV { .. } => (
+                    "MPI_Iallgatherv",
+                    (call.all_gather_v)(s, slen, byte, d, at(0), at(1), byte, comm, request),
+                ),
                 Self::ReduceScatter { dtype, op, .. } => {
                     let (t, o) = mpi.reduction(*dtype, *op)?;
-                    (call.reduce_scatter)(s, d, at(0), t, o, comm, request)
+                    ("MPI_Ireduce_scatter", (call.reduce_scatter)(s, d, at(0), t, o, comm, request))
                 }
                 Self::Gather { root } => {
-                    (call.gather)(s, slen, byte, d, slen, byte, int(*root), comm, request)
+                    ("MPI_Igather", (call.gather)(s, slen, byte, d, slen, byte, int(*root), comm, request))
                 }
                 Self::Scatter { root } => {
-                    (call.scatter)(s, dlen, byte, d, dlen, byte, int(*root), comm, request)
+                    ("MPI_Iscatter", (call.scatter)(s, dlen, byte, d, dlen, byte, int(*root), comm, request))
                 }
                 Self::AllToAll => {
                     let part = slen / int(size).max(1);
-                    (call.all_to_all)(s, part, byte, d, part, byte, comm, request)
+                    ("MPI_Ialltoall", (call.all_to_all)(s, part, byte, d, part, byte, comm, request))
                 }
-                Self::AllToAllV { .. } => {
-                    (call.all_to_all_v)(s, at(0), at(1), byte, d, at(2), at(3), byte, comm, request)
+                Self::AllToAllV { .. } => (
+                    "MPI_Ialltoallv",
+                    (call.all_to_all_v)(s, at(0), at(1), byte, d, at(2), at(3), byte, comm, request),
+                ),
+                Self::Send { to } => ("MPI_Isend", (call.send)(s, slen, byte, int(*to), 0, comm, request)),
+                Self::Recv { from } => {
+                    ("MPI_Irecv", (call.recv)(d, dlen, byte, int(*from), 0, comm, request))
                 }
-                Self::Send { to } => (call.send)(s, slen, byte, int(*to), 0, comm, request),
-                Self::Recv { from } => (call.recv)(d, dlen, byte, int(*from), 0, comm, request),
             }
         })
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Broadcast { .. } => "MPI_Ibcast",
-            Self::AllReduce { .. } => "MPI_Iallreduce",
-            Self::Reduce { .. } => "MPI_Ireduce",
-            Self::AllGather => "MPI_Iallgather",
-            Self::AllGatherV { .. } => "MPI_Iallgatherv",
-            Self::ReduceScatter { .. } => "MPI_Ireduce_scatter",
-            Self::Gather { .. } => "MPI_Igather",
-            Self::Scatter { .. } => "MPI_Iscatter",
-            Self::AllToAll => "MPI_Ialltoall",
-            Self::AllToAllV { .. } => "MPI_Ialltoallv",
-            Self::Send { .. } => "MPI_Isend",
-            Self::Recv { .. } => "MPI_Irecv",
-        }
     }
 }
 
