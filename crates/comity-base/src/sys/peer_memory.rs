@@ -59,6 +59,12 @@ pub struct PeerMemory {
     pid: i32,
 }
 
+impl Default for PeerMemory {
+    fn default() -> Self {
+        Self::own()
+    }
+}
+
 impl PeerMemory {
     /// Returns the memory of the process at the other end of a Unix socket: the process that connected, or the process that listened.
     #[cfg(target_os = "linux")]

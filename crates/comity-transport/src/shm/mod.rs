@@ -207,7 +207,7 @@ impl Lending for ShmLink {
             return Err(self.gone.get_or_insert_with(taken_back).clone());
         }
         // A peer that is gone cannot say that it gave up, and another process may have its number then.
-        if n == loan.left() && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
+        if n == loan.left && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
             self.listen();
         }
         self.gone.clone().map_or(Ok(()), Err)
@@ -326,7 +326,7 @@ impl Link for ShmLink {
         if self.loan().is_none() {
             self.ready(dst.len().min(CHUNK))?;
         }
-        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at())
+        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at)
             && self.borrower.claim(self.board(false))
         {
             return self.take_there(peer, at, dst);
@@ -415,11 +415,11 @@ impl ShmLink {
         let head = self.rx.head();
         match self.borrower.next(board, head) {
             Ok(None) => Ok((at, n, None)),
-            Ok(Some(loan)) if loan.after() == head => match self.borrower.claim(board) {
+            Ok(Some(loan)) if loan.after == head => match self.borrower.claim(board) {
                 true => Ok((at, 0, Some(loan))),
                 false => self.ready(want),
             },
-            Ok(Some(loan)) => Ok((at, n.min((loan.after() - head) as usize), None)),
+            Ok(Some(loan)) => Ok((at, n.min((loan.after - head) as usize), None)),
             Err(_) => Err(self.corrupt()),
         }
     }
@@ -428,15 +428,15 @@ impl ShmLink {
     #[inline]
     fn loan(&self) -> Option<Loan> {
         let head = self.rx.head();
-        self.borrower.current().filter(|l| l.after() == head)
+        self.borrower.current().filter(|l| l.after == head)
     }
 
     /// Lend bytes of a loan, in place or copied here.
     fn peek_loan(&mut self, loan: Loan, want: usize) -> Result<&[u8], LinkError> {
-        match loan.at() {
+        match loan.at {
             // SAFETY: inside a mapping of this link, which it keeps while the loan lasts. The lender does not write there while the loan
             // stands, and nobody believes what was read before `still_holds` has said that it did.
-            Lies::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left()) }),
+            Lies::Here(at) => Ok(unsafe { slice::from_raw_parts(at, loan.left) }),
             Lies::There(..) => {
                 if let Err(e) = self.borrower.fetch(self.board(false), want) {
                     self.decline(&e)?;
@@ -495,7 +495,7 @@ impl ShmLink {
 
     /// Have the system copy bytes of the lender's own memory to their place.
     fn take_there(&mut self, peer: PeerMemory, at: u64, dst: &mut [u8]) -> Result<usize, LinkError> {
-        let left = self.loan().map_or(0, |l| l.left());
+        let left = self.loan().map_or(0, |l| l.left);
         let most = dst.len().min(left).min(PULL_CHUNK);
         let copy = self.borrower.begin_copy(most, By::System);
         let n = match loans::read(peer, at, &mut dst[..most]) {

@@ -30,9 +30,9 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    fn new() -> Self {
+    fn new(len: usize) -> Self {
         // Zeroed memory comes untouched from the system, so what is never read into costs nothing.
-        Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
+        Self { bytes: vec![0; len].into_boxed_slice(), start: 0, end: 0 }
     }
 
     fn unread(&self) -> &[u8] {
@@ -59,6 +59,15 @@ impl Inbox {
         (self.start, self.end) = (0, self.end - self.start);
         let until = self.bytes.len().min(self.end.saturating_add(n));
         &mut self.bytes[self.end..until]
+    }
+
+    /// Add what fits of `bytes`; how many.
+    fn extend(&mut self, bytes: &[u8]) -> usize {
+        let room = self.room(bytes.len());
+        let n = room.len();
+        room.copy_from_slice(&bytes[..n]);
+        self.grow(n);
+        n
     }
 
     /// `n` bytes came into the room.
@@ -95,7 +104,7 @@ pub(super) struct Inbound {
 impl Inbound {
     pub(super) fn new(route: Route) -> Self {
         Self {
-            inboxes: (0..route.connections).map(|_| Inbox::new()).collect(),
+            inboxes: (0..route.connections).map(|_| Inbox::new(INBOX)).collect(),
             number: 0,
             turn: route.connection(FrameRoute::Home),
             route,
@@ -168,61 +177,30 @@ impl Inbound {
     }
 }
 
-/// Bytes of several frames put together for a small want, in front of all others.
-#[derive(Debug)]
-struct Joint {
-    bytes: [u8; SMALL_WANT],
-    start: usize,
-    end: usize,
-}
-
-impl Joint {
-    fn new() -> Self {
-        Self { bytes: [0; SMALL_WANT], start: 0, end: 0 }
-    }
-
-    fn ready(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.start >= self.end
-    }
-
-    /// Add what fits of `bytes`; how many.
-    fn extend(&mut self, bytes: &[u8]) -> usize {
-        self.bytes.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
-        let n = bytes.len().min(self.bytes.len() - self.end);
-        self.bytes[self.end..self.end + n].copy_from_slice(&bytes[..n]);
-        self.end += n;
-        n
-    }
-}
-
 /// The receiving half.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) line: Inbound,
     pub(super) framing: Box<dyn Unframing>,
-    joint: Joint,
+    /// Bytes of several frames put together for a small want, in front of all others.
+    joint: Inbox,
 }
 
 impl Receiver {
     pub(super) fn new(route: Route, seals: Vec<Seal>) -> Self {
-        Self { line: Inbound::new(route), framing: unframing(seals), joint: Joint::new() }
+        Self { line: Inbound::new(route), framing: unframing(seals), joint: Inbox::new(SMALL_WANT) }
     }
 
     /// The bytes that lie ready without a gap, as [`gather`](Self::gather) left them.
     pub(super) fn ready(&self) -> &[u8] {
-        if self.joint.is_empty() { &self.line.unread()[..self.framing.ready()] } else { self.joint.ready() }
+        if self.joint.unread().is_empty() { &self.line.unread()[..self.framing.ready()] } else { self.joint.unread() }
     }
 
     /// Give back `n` of the ready bytes.
     pub(super) fn consume(&mut self, n: usize) {
         debug_assert!(n <= self.ready().len());
         let n = n.min(self.ready().len());
-        if self.joint.is_empty() { self.framing.advance(&mut self.line, n) } else { self.joint.start += n }
+        if self.joint.unread().is_empty() { self.framing.advance(&mut self.line, n) } else { self.joint.pass(n) }
     }
 
     /// Make bytes ready: about `want`, and as many as the link's contract promises.
@@ -231,7 +209,7 @@ impl Receiver {
         let least = if want <= SMALL_WANT { want.max(1) } else { size_of::<u64>() };
         loop {
             let run = self.framing.run(&mut self.line)?;
-            let joint = self.joint.ready().len();
+            let joint = self.joint.unread().len();
             if joint >= least || (joint == 0 && run >= least) {
                 return Ok(());
             }
@@ -257,7 +235,7 @@ impl Receiver {
         let mut drained = None;
         while *taken < end {
             let rest = &mut dst[*taken..];
-            if self.joint.is_empty() {
+            if self.joint.unread().is_empty() {
                 if let Some(n) = self.framing.take_whole(&mut self.line, rest)? {
                     *taken += n;
                     continue;

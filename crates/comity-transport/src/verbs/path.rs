@@ -158,7 +158,7 @@ impl RdmaPath {
             }
             let qp = &mut self.qps[kind];
             qp.unposted.pop();
-            qp.inn.give();
+            qp.inn.given += 1;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl RdmaPath {
         head: &[u8],
         body: &[u8],
     ) -> Result<bool, String> {
-        let given = [self.qps[SMALL].inn.given(), self.qps[BULK].inn.given()];
+        let given = self.given();
         let qp = &mut self.qps[kind];
         if qp.out.room() == 0 {
             return Ok(false);
@@ -194,7 +194,7 @@ impl RdmaPath {
         if !device.send(qp.queue, number, at, len).map_err(|t| t.to_string())? {
             return Ok(false);
         }
-        qp.out.sent();
+        qp.out.sent += 1;
         self.qps.iter_mut().for_each(|l| l.inn.told());
         Ok(true)
     }
@@ -220,13 +220,18 @@ impl RdmaPath {
         self.claimed.as_ref().is_none_or(|claim| claim.is_met(self.came()))
     }
 
+    /// Receives posted again, as frames and messages tell them.
+    pub(super) fn given(&self) -> [u32; QUEUE_PAIRS] {
+        self.qps.each_ref().map(|l| l.inn.given as u32)
+    }
+
     /// Frames that came.
     pub(super) fn came(&self) -> [u64; QUEUE_PAIRS] {
-        [self.qps[SMALL].inn.count(), self.qps[BULK].inn.count()]
+        self.qps.each_ref().map(|l| l.inn.due)
     }
 
     pub(super) fn sent(&self) -> [u64; QUEUE_PAIRS] {
-        [self.qps[SMALL].out.count(), self.qps[BULK].out.count()]
+        self.qps.each_ref().map(|l| l.out.sent)
     }
 }
 
@@ -263,18 +268,9 @@ impl Out {
         ((self.sent % self.slots) as usize, self.sent)
     }
 
-    pub(super) fn sent(&mut self) {
-        self.sent += 1;
-    }
-
     /// Counts a completion; they come in order.
     pub(super) fn completed(&mut self) {
         self.completed = (self.completed + 1).min(self.sent);
-    }
-
-    /// Returns the number of frames sent, in all.
-    pub(super) fn count(&self) -> u64 {
-        self.sent
     }
 
     /// Returns true if all sends have completed.
@@ -323,24 +319,9 @@ impl In {
         Ok(())
     }
 
-    /// Returns the number of frames received, in all.
-    pub(super) fn count(&self) -> u64 {
-        self.due
-    }
-
-    /// A receive was posted again.
-    pub(super) fn give(&mut self) {
-        self.given += 1;
-    }
-
     /// Returns the number of reposted receives that the peer does not know of.
     pub(super) fn untold(&self) -> u64 {
         self.given - self.told
-    }
-
-    /// Returns the count to tell the peer.
-    pub(super) fn given(&self) -> u32 {
-        self.given as u32
     }
 
     /// The peer was told.
@@ -390,13 +371,14 @@ impl<const N: usize> Claim<N> {
 pub(super) struct FrameOrder<P> {
     /// The offset after the last of `ready`.
     next: u64,
-    ready: VecDeque<(P, usize)>,
+    pub(super) ready: VecDeque<(P, usize)>,
     /// By offset: those that came before their turn, over another queue pair.
     early: BTreeMap<u64, (P, usize)>,
-    taken: u64,
+    /// Bytes that were used up.
+    pub(super) taken: u64,
     told: u64,
     /// End of the stream, once the peer has announced it.
-    end: Option<u64>,
+    pub(super) end: Option<u64>,
 }
 
 /// Bytes came twice, or past the end, or more than were allowed.
@@ -437,34 +419,14 @@ impl<P> FrameOrder<P> {
         Ok(())
     }
 
-    /// Returns true if the peer has ended the stream.
-    pub(super) fn has_end(&self) -> bool {
-        self.end.is_some()
-    }
-
     /// Returns true if everything up to the end has come and was fetched.
     pub(super) fn is_over(&self) -> bool {
         self.ready.is_empty() && self.end == Some(self.next)
     }
 
-    /// The next piece in order.
-    pub(super) fn fetch(&mut self) -> Option<(P, usize)> {
-        self.ready.pop_front()
-    }
-
-    /// So many bytes were used up.
-    pub(super) fn take(&mut self, n: usize) {
-        self.taken += n as u64;
-    }
-
     /// Returns the number of used bytes that the peer does not know of.
     pub(super) fn untold(&self) -> u64 {
         self.taken - self.told
-    }
-
-    /// Returns the count to tell the peer.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
     }
 
     /// The peer was told.
@@ -487,7 +449,7 @@ mod tests {
             }
             assert!(qp.held < posted, "{posted}");
             // All have been filled, and those that nobody holds were posted again.
-            (qp.held..posted).for_each(|_| qp.inn.give());
+            (qp.held..posted).for_each(|_| qp.inn.given += 1);
             assert!(qp.is_due(), "{posted}");
         }
     }
@@ -521,7 +483,7 @@ mod flow_tests {
         let mut out = Out::new(4, 3);
         for i in 0..3 {
             assert_eq!((out.room(), out.next()), (3 - i, (i as usize, i)));
-            out.sent();
+            out.sent += 1;
         }
         assert_eq!(out.room(), 0);
         out.completed();
@@ -531,7 +493,7 @@ mod flow_tests {
         assert_eq!(out.credit(1), Ok(false));
         assert_eq!(out.credit(0), Ok(false), "older word");
         assert_eq!(out.credit(4), Err(Excess));
-        out.sent();
+        out.sent += 1;
         assert_eq!(out.next(), (0, 4));
         assert!(!out.is_done());
         (0..3).for_each(|_| out.completed());
@@ -556,8 +518,8 @@ mod flow_tests {
         let mut qp = In::default();
         assert_eq!((qp.arrived(0), qp.arrived(1)), (Ok(()), Ok(())));
         assert_eq!((qp.arrived(1), qp.arrived(3)), (Err(Gap { due: 2 }), Err(Gap { due: 2 })));
-        qp.give();
-        assert_eq!((qp.untold(), qp.given()), (1, 1));
+        qp.given += 1;
+        assert_eq!((qp.untold(), qp.given), (1, 1));
         qp.told();
         assert_eq!(qp.untold(), 0);
     }
@@ -598,13 +560,13 @@ mod flow_tests {
                 let Some((at, len)) = qps[(input >> 33) as usize % 2].pop_front() else { continue };
                 order.arrive(at, at, len, 1 << 20).unwrap();
                 prop_assert_eq!(order.arrive(at, at, len, 1 << 20), Err(Overlap), "twice");
-                while let Some((piece, len)) = order.fetch() {
+                while let Some((piece, len)) = order.ready.pop_front() {
                     out.push((piece, len));
-                    order.take(len);
+                    order.taken += len as u64;
                 }
             }
             prop_assert_eq!(&out, &pieces);
-            prop_assert_eq!(order.taken(), at);
+            prop_assert_eq!(order.taken, at);
             prop_assert!(!order.is_over() && order.end(at.wrapping_sub(1)).is_err());
             prop_assert_eq!(order.end(at), Ok(()));
             prop_assert!(order.is_over());

@@ -122,7 +122,7 @@ impl PeerConnection {
 
     /// Give up what lies here of a stream whose link is gone.
     fn discard(&mut self, rails: &mut Rails, group_id: u64) {
-        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.fetch()) {
+        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.ready.pop_front()) {
             self.release(rails, group_id, place, len);
         }
         self.forget(group_id);
@@ -153,7 +153,7 @@ impl PeerConnection {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        if stream.order.has_end() {
+        if stream.order.end.is_some() {
             return Err(closed());
         }
         let most = (head.len() + body.len()).min(MOST);
@@ -210,7 +210,7 @@ impl PeerConnection {
         let head = &head[..head.len().min(n)];
         let body = &body[..n - head.len()];
         let at = stream.put;
-        let taken = stream.order.taken();
+        let taken = stream.order.taken;
         let header =
             FrameHeader { epoch: self.epoch, group_id, at, number: 0, taken, given: [0; 2], len: n as u32 };
         if !path.send(rails, kind, header, head, body)? {
@@ -225,7 +225,7 @@ impl PeerConnection {
     /// The next piece of a group's stream; an error only after the last.
     pub(super) fn fetch(&mut self, group_id: u64) -> Result<Option<(PayloadPlace, usize)>, LinkError> {
         let Some(stream) = self.streams.get_mut(&group_id) else { return Err(closed()) };
-        if let Some(piece) = stream.order.fetch() {
+        if let Some(piece) = stream.order.ready.pop_front() {
             return Ok(Some(piece));
         }
         if stream.order.is_over() {
@@ -237,9 +237,9 @@ impl PeerConnection {
     /// A piece was used up.
     pub(super) fn release(&mut self, rails: &mut Rails, group_id: u64, place: PayloadPlace, len: usize) {
         if let Some(stream) = self.streams.get_mut(&group_id) {
-            stream.order.take(len);
+            stream.order.taken += len as u64;
             if stream.order.untold() >= WINDOW / 4 {
-                self.control_socket.say(&ControlMessage::Taken { group_id, taken: stream.order.taken() });
+                self.control_socket.say(&ControlMessage::Taken { group_id, taken: stream.order.taken });
                 stream.order.told();
             }
         }
@@ -260,7 +260,7 @@ impl PeerConnection {
             return self.fail_both(format!("cannot be heard: {words}"));
         }
         if w.qps.iter().any(QueuePair::is_due) {
-            let given = [w.qps[SMALL].inn.given(), w.qps[BULK].inn.given()];
+            let given = w.given();
             w.qps.iter_mut().for_each(|l| l.inn.told());
             self.control_socket.say(&ControlMessage::Given { path: w.id, given });
         }

@@ -18,9 +18,11 @@ use std::{
 /// A loan that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) struct Loan {
-    after: u64,
-    pub(super) at: Lies,
-    pub(super) left: usize,
+    /// Bytes of the ring before it.
+    pub(in crate::shm) after: u64,
+    /// Location of its bytes that were not read yet, and their number.
+    pub(in crate::shm) at: Lies,
+    pub(in crate::shm) left: usize,
     /// Its place in the list, until it is claimed that has to be.
     offer: Option<usize>,
 }
@@ -40,7 +42,7 @@ pub(in crate::shm) enum Lies {
 unsafe impl Send for Lies {}
 
 /// The side that receives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::shm) struct Borrower {
     regions: Vec<Option<Mapping>>,
     /// Regions that came.
@@ -64,23 +66,7 @@ pub(in crate::shm) struct Borrower {
 
 impl Borrower {
     pub(in crate::shm) fn new(pull: Pull) -> Self {
-        let regions = Vec::new();
-        let piece = Piece::default();
-        let speeds = Speeds::default();
-        Self {
-            regions,
-            came: 0,
-            ended: 0,
-            read: 0,
-            told: 0,
-            loan: None,
-            pull,
-            own: None,
-            declined: 0,
-            taken: 0,
-            piece,
-            speeds,
-        }
+        Self { pull, ..Self::default() }
     }
 
     /// Returns true if a region was announced that has not come yet.
@@ -247,23 +233,6 @@ impl Borrower {
             return true;
         }
         false
-    }
-}
-
-impl Loan {
-    /// Returns the number of bytes of the ring before it.
-    pub(in crate::shm) fn after(&self) -> u64 {
-        self.after
-    }
-
-    /// Returns the location of its bytes that were not read yet.
-    pub(in crate::shm) fn at(&self) -> Lies {
-        self.at
-    }
-
-    /// Returns the number of bytes that were not read yet.
-    pub(in crate::shm) fn left(&self) -> usize {
-        self.left
     }
 }
 

@@ -13,10 +13,11 @@ use crate::{
 use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
 
 /// Way of the message under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
     /// It is not known yet where it lies.
     Open,
+    #[default]
     Ring,
     /// From this place in the peer's list, which begins at this address.
     Loan {
@@ -45,7 +46,7 @@ pub(super) struct OutLoan {
 }
 
 /// The side that sends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::shm) struct Lender {
     way: Way,
     /// Bytes of the message's body that are still to come.
@@ -83,30 +84,7 @@ pub(in crate::shm) struct Lender {
 
 impl Lender {
     pub(in crate::shm) fn new(pull: Pull) -> Self {
-        Self {
-            way: Way::Ring,
-            left: 0,
-            body: 0,
-            lent: 0,
-            returned: 0,
-            shown: 0,
-            out: VecDeque::new(),
-            rest: Remainder::default(),
-            passed: Vec::new(),
-            announced: 0,
-            gone: 0,
-            pull,
-            may_be_pulled: false,
-            turns: Turns::default(),
-            at_once: false,
-            offered: None,
-            own: PeerMemory::own(),
-            readable: Vec::new(),
-            passes: 0,
-            next_passes: 1,
-            nonce: None,
-            has_allowed: false,
-        }
+        Self { pull, next_passes: 1, ..Self::default() }
     }
 
     /// A message of `len` bytes begins; `stays` says whether its bytes can stay where they are.
