@@ -167,7 +167,6 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Rank that saw the failure first.
 pub(super) struct SeenBy<'a>(pub(super) &'a Option<usize>);
 
 impl fmt::Display for SeenBy<'_> {
@@ -187,7 +186,6 @@ impl fmt::Display for DuringCall<'_> {
 /// Difference in an all_to_all: the size of the part that a rank sends another, and the size that the other expects.
 pub const PART: &str = "the size of a part";
 
-/// Advice about a call that timed out.
 pub(super) fn advice(named: &[Peer], stalled: bool) -> &'static str {
     match (stalled, named) {
         (true, _) => "look at the network between those two,",

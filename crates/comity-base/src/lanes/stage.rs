@@ -47,7 +47,6 @@ impl LaneMemory {
         whole.then(|| Self { own, peers, rank, lanes: lanes.min(MOST_LANES) })
     }
 
-    /// For so many lanes.
     pub(crate) fn lanes(&self) -> usize {
         self.lanes
     }
@@ -205,7 +204,6 @@ impl LaneCall {
         LaneProgress::new(i, stage.staged(i), (end - begin).div_ceil(self.window()) as u64)
     }
 
-    /// The window that a lane is in.
     pub(super) fn window_of(&self, lane: &LaneProgress) -> Window {
         let (begin, end) = self.slice(lane.index);
         let at = begin + lane.window as usize * self.window();

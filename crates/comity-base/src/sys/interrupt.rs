@@ -49,7 +49,6 @@ pub fn interrupt_with(ask: Option<Interrupt>) {
     ASK.set(ask);
 }
 
-/// This thread's question.
 #[inline]
 fn question() -> Option<Interrupt> {
     /// Not inlined: the compiler would take the address of `ASK` before it is needed.

@@ -6,7 +6,6 @@ use std::{
     ffi::{OsStr, OsString, c_int},
 };
 
-/// Visibility of a library's symbols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SymbolScope {
     /// Nobody.

@@ -114,7 +114,6 @@ pub fn unanswered(socket: BorrowedFd<'_>) -> Option<Duration> {
     info.map(|info| info.silence())
 }
 
-/// Reads the system's state of a TCP connection.
 #[cfg(target_os = "linux")]
 fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     let mut info = std::mem::MaybeUninit::<TcpInfo>::zeroed();

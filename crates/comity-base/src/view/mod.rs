@@ -285,7 +285,6 @@ pub struct SharedBuffer<T: Element> {
     home: Home,
 }
 
-/// Owner of the memory.
 enum Home {
     Shared {
         _memory: SharedMemory,

@@ -65,7 +65,6 @@ const PASS: Duration = Duration::from_secs(10);
 const _: () = assert!(BOARDS + 2 * size_of::<Board>() <= HEAD && align_of::<Shared>() <= 4096);
 const _: () = assert!(BOARDS.is_multiple_of(align_of::<Board>()));
 
-/// An end of a link over shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     kind: LinkKind,
@@ -82,7 +81,6 @@ pub(crate) struct ShmLink {
     /// Memory that the peer passed for its lanes.
     stage: Option<Mapping>,
     armed: bool,
-    /// Looks in vain so far.
     looks: u32,
     /// When the peer was last seen to be there.
     listened: Option<Instant>,
@@ -168,7 +166,6 @@ impl ShmLink {
         unsafe { self.map.as_ptr().add(at) }
     }
 
-    /// The place beside a ring.
     fn aside(&self, outgoing: bool) -> *mut u8 {
         let at = HEAD + 2 * RING + if outgoing == self.first { 0 } else { ASIDE };
         // SAFETY: inside the mapping.

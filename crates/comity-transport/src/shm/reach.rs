@@ -11,7 +11,6 @@ use crate::{
 };
 use std::{io, thread};
 
-/// The transport over shared memory.
 #[derive(Debug)]
 pub(crate) struct Shm {
     pull: Pull,
@@ -31,7 +30,6 @@ pub(crate) enum Trace {
     Keep,
 }
 
-/// Settings that users may choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShmSettings {
     /// Memory of this process, in MiB, that the other ranks of its host may read in place; `None`: as much as the system gives.

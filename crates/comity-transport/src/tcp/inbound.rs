@@ -84,7 +84,6 @@ impl Inbox {
     }
 }
 
-/// Position of the incoming stream.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) inboxes: Vec<Inbox>,
@@ -95,9 +94,7 @@ pub(super) struct Inbound {
     route: Route,
     /// Connection of the frame after the arriving one.
     pub(super) next: FrameRoute,
-    /// Bytes received so far.
     pub(super) arrived: u64,
-    /// Nothing more will come from the connections.
     pub(super) ended: bool,
 }
 
@@ -177,7 +174,6 @@ impl Inbound {
     }
 }
 
-/// The receiving half.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) line: Inbound,

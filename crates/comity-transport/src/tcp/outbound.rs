@@ -37,7 +37,6 @@ pub(super) struct Cut {
     pub(super) is_head: bool,
 }
 
-/// Position of the outgoing stream.
 #[derive(Debug)]
 pub(super) struct Outbound {
     /// The number of the next frame to be made.

@@ -21,7 +21,6 @@ const MAX_SEND_THREADS: usize = 64;
 /// The most connections per pair of addresses.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Choices of the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpSettings {
     /// Per pair of addresses.
@@ -41,7 +40,6 @@ impl TransportSettings {
     }
 }
 
-/// The transport over TCP.
 #[derive(Debug)]
 pub(crate) struct Tcp {
     wish: Wish,

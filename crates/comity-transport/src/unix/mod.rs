@@ -29,7 +29,6 @@ use std::{
     },
 };
 
-/// The transport over Unix sockets.
 #[derive(Debug)]
 pub(crate) struct Unix;
 
@@ -78,7 +77,6 @@ const LAST_LOOKS: usize = 64;
 /// Smallest read, in bytes, that goes straight to its place, without reading ahead: more would be copied twice.
 const STRAIGHT: usize = 16 << 10;
 
-/// An end of a link over a Unix socket.
 #[derive(Debug)]
 struct UnixLink {
     stream: UnixStream,
@@ -87,7 +85,6 @@ struct UnixLink {
     begin: usize,
     end: usize,
     error: Option<LinkError>,
-    /// Nothing more will come.
     ended: bool,
 }
 

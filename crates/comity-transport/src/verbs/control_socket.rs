@@ -32,7 +32,6 @@ pub(super) struct OfferedDevice {
     pub(super) abilities: Abilities,
 }
 
-/// A message of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// This end's devices for the pair, or why there are none; and half of the epoch.
@@ -71,7 +70,6 @@ fn put_each<T>(w: &mut Writer, kind: u8, paths: &[Result<T, String>], put: impl 
     });
 }
 
-/// Takes what [`put_each`] wrote.
 fn take_each<'a, T>(
     r: &mut Reader<'a>,
     take: impl Fn(&mut Reader<'a>) -> Result<T, Malformed>,
@@ -222,7 +220,6 @@ impl ControlSocket {
         !self.outbox.is_empty()
     }
 
-    /// Read what there is.
     pub(super) fn fill(&mut self) {
         let mut bytes = [0; 4096];
         while self.over.is_none() && self.inbox.len() < MAX_BODY + 4 {

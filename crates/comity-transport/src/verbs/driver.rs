@@ -35,7 +35,6 @@ pub(super) struct Driver {
     pub(super) rails: Rails,
     pub(super) peers: BTreeMap<u64, PeerConnection>,
     next: u64,
-    /// The thread runs.
     attended: bool,
     /// When the thread last looked at what is slow.
     slow: Option<Instant>,
@@ -63,7 +62,6 @@ pub(super) fn is_ours() -> bool {
 
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Wakes the thread.
 fn waker() -> io::Result<&'static Waker> {
     static WAKER: OnceLock<Waker> = OnceLock::new();
     match WAKER.get() {
@@ -293,7 +291,6 @@ struct Rail {
     used: usize,
     owed: usize,
     done: Vec<Completion>,
-    /// Handles on it.
     users: usize,
 }
 
@@ -311,7 +308,6 @@ impl Rails {
     }
 }
 
-/// A device held open.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) rail: usize,
@@ -407,7 +403,6 @@ impl Rail {
         self.device.slab().holds(at, len).then_some((at, len))
     }
 
-    /// Reason for which there is no [`room`](Self::room).
     fn is_full(&self) -> String {
         let mib = self.device.slab().len() as f64 / f64::from(1 << 20);
         format!("all {mib:.1} MiB that were registered for the group that opened it first are in use")
@@ -522,7 +517,6 @@ pub(super) struct Handle {
     pub(super) id: u64,
     /// Nothing was promised to the peer yet.
     pub(super) fresh: bool,
-    /// The devices that it uses.
     pub(super) _held: Vec<Arc<Held>>,
 }
 

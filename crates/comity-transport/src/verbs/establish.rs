@@ -28,7 +28,6 @@ const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
 const SETUP_POLL: Duration = Duration::from_millis(1);
 
-/// This end's devices and options.
 #[derive(Debug)]
 pub(super) struct Ours {
     /// The devices to use, in any order.
@@ -56,7 +55,6 @@ enum Stop {
     Peer(String),
 }
 
-/// Bring up what two ends have between them.
 pub(super) fn establish(
     stream: TcpStream,
     ours: Ours,
@@ -92,11 +90,8 @@ struct Raising<'a> {
     wait: WaitReadable<'a>,
 }
 
-/// A path that is tried.
 struct Try {
-    /// This end's device.
     held: Arc<Held>,
-    /// The other's.
     theirs: OfferedDevice,
     service: Result<QueueService, String>,
     /// Its number among those tried.
@@ -354,7 +349,6 @@ impl Raising<'_> {
         }
     }
 
-    /// The next word of the other end.
     fn hear(&self) -> Result<ControlMessage, Stop> {
         loop {
             {

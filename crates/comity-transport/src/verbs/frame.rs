@@ -15,7 +15,6 @@ const MAGIC: [u8; 8] = *b"comity\x01\0";
 /// Offset of the checksum, which covers everything before it.
 const SUM: usize = 60;
 
-/// The header of a slot, in its 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     /// Drawn when the peer connection was made: what an earlier one sent is not taken for this one's.
@@ -41,7 +40,6 @@ pub(super) const HELLO: u64 = u64::MAX;
 pub(super) enum Damage {
     /// Not a frame, or one of another version.
     Foreign,
-    /// Its checksum is another.
     Sum,
     /// A frame of a peer connection that is over.
     Stale,

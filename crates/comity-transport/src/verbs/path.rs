@@ -17,7 +17,6 @@ pub(super) const QUEUE_PAIRS: usize = 2;
 pub(super) const SMALL: usize = 0;
 pub(super) const BULK: usize = 1;
 
-/// A queue pair and its slots.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) queue: u32,
@@ -296,7 +295,6 @@ impl Out {
 /// Frames received in a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct In {
-    /// The number that is due.
     due: u64,
     /// Number of receives that were posted again.
     given: u64,
@@ -324,7 +322,6 @@ impl In {
         self.given - self.told
     }
 
-    /// The peer was told.
     pub(super) fn told(&mut self) {
         self.told = self.given;
     }
@@ -429,7 +426,6 @@ impl<P> FrameOrder<P> {
         self.taken - self.told
     }
 
-    /// The peer was told.
     pub(super) fn told(&mut self) {
         self.told = self.taken;
     }

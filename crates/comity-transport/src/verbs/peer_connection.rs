@@ -535,7 +535,6 @@ pub(super) enum PayloadPlace {
     Heap(Vec<u8>),
 }
 
-/// A group's bytes, both ways.
 #[derive(Debug)]
 struct GroupStream {
     put: u64,
@@ -544,7 +543,6 @@ struct GroupStream {
     /// Rung when an armed link should look; there is none before the group is open here, and after its link is gone.
     waker: Option<Arc<Waker>>,
     armed: Interest,
-    /// The link here is gone.
     gone: bool,
 }
 

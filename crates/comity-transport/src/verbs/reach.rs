@@ -25,7 +25,6 @@ use std::{
 /// Names of the device matrix; JACCL's own go before MLX's.
 const DEVICES: [&str; 3] = ["COMITY_DEVICES", "JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
 
-/// Settings that a user may choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VerbsSettings {
     /// Devices that lead from each rank to each other.
@@ -47,7 +46,6 @@ impl TransportSettings {
     }
 }
 
-/// The transport over RDMA.
 #[derive(Debug)]
 pub(crate) struct Rdma(PeerTable);
 
@@ -205,7 +203,6 @@ impl Rdma {
     }
 }
 
-/// Source of the devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// By peer: the devices that lead to it; none where the pair goes another way.
@@ -268,7 +265,6 @@ impl PeerTable {
         matches!(self.devices, Devices::Named(_))
     }
 
-    /// Do not try this one again.
     pub(crate) fn give_up(&self, peer: usize) {
         lock(&self.vain).insert(peer);
     }

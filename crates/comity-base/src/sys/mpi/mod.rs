@@ -62,7 +62,6 @@ type Counts = *const c_int;
 type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
 
 functions! {
-    /// The functions, as this family's handles make them.
     pub(super) struct MpiFunctions<H> {
         initialized "MPI_Initialized" (*mut c_int) -> Code;
         finalized "MPI_Finalized" (*mut c_int) -> Code;
@@ -321,7 +320,6 @@ impl<H: MpiHandle> Mpi<H> {
         Ok(new)
     }
 
-    /// The handle for bytes.
     pub(super) fn byte(&self) -> H {
         self.constants.byte
     }

@@ -24,7 +24,6 @@ const NAMES: [&str; 2] = if cfg!(target_os = "macos") {
 };
 
 functions! {
-    /// Their addresses.
     pub(super) struct VerbsFunctions {
         get_device_list "ibv_get_device_list" (*mut c_int) -> *mut *mut ibv_device;
         free_device_list "ibv_free_device_list" (*mut *mut ibv_device);
@@ -190,7 +189,6 @@ impl fmt::Display for DeviceStep {
 /// A step that failed on a device, as errors show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceError {
-    /// The device's name.
     pub(crate) device: String,
     /// Its address, or the one that was looked for.
     pub(crate) address: String,

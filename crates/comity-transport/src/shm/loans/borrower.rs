@@ -15,7 +15,6 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
-/// A loan that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) struct Loan {
     /// Bytes of the ring before it.
@@ -27,7 +26,6 @@ pub(in crate::shm) struct Loan {
     offer: Option<usize>,
 }
 
-/// Location of lent bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) enum Lies {
     /// In a mapping of the borrower.
@@ -41,11 +39,9 @@ pub(in crate::shm) enum Lies {
 // SAFETY: it points into a mapping that the borrower owns and that any thread may read.
 unsafe impl Send for Lies {}
 
-/// The side that receives.
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Borrower {
     regions: Vec<Option<Mapping>>,
-    /// Regions that came.
     came: u32,
     /// Loans read to their end, or given up.
     pub(super) ended: u64,
@@ -200,7 +196,6 @@ impl Borrower {
         Ok(())
     }
 
-    /// Returns the fetched bytes of the loan.
     pub(in crate::shm) fn fetched(&self) -> &[u8] {
         match self.loan {
             Some(Loan { at: Lies::There(_, at) | Lies::Aside(at), left, .. }) => self.piece.bytes(at, left),
@@ -239,7 +234,6 @@ impl Borrower {
 /// Bytes copied at once: they stay in the second-level cache, also beside those of other links.
 const MOST: usize = 128 << 10;
 
-/// A copy of some bytes of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     bytes: Vec<u8>,

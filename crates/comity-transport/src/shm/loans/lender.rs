@@ -12,7 +12,6 @@ use crate::{
 };
 use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
 
-/// Way of the message under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
     /// It is not known yet where it lies.
@@ -28,7 +27,6 @@ enum Way {
     Own,
 }
 
-/// A region that the peer was told of.
 #[derive(Debug)]
 struct PassedRegion {
     id: u64,
@@ -45,7 +43,6 @@ pub(super) struct OutLoan {
     body: u64,
 }
 
-/// The side that sends.
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Lender {
     way: Way,
@@ -78,7 +75,6 @@ pub(in crate::shm) struct Lender {
     next_passes: u32,
     /// Number that the peer was asked to read; none before the first time.
     nonce: Option<Nonce>,
-    /// True if the system was asked to allow it.
     has_allowed: bool,
 }
 

@@ -64,7 +64,6 @@ const LEAST_PIECE: usize = 16 << 10;
 const WHOLE: usize = 64;
 /// Bytes read before they are returned, at most.
 const RETURN: u64 = 64 << 10;
-/// Loans under way.
 const LOANS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Regions that a peer maps at once. Messages in others go through the ring.
 const REGIONS: usize = if cfg!(loom) { 1 } else { 256 };

@@ -16,7 +16,6 @@ pub(in crate::shm) enum Pull {
 }
 
 impl Pull {
-    /// Returns true for a message that goes this way.
     pub(super) fn takes(self, len: usize, stays: Stays) -> bool {
         match self {
             Self::None => false,

@@ -295,7 +295,6 @@ const PIECES: usize = 2;
 /// Makes batches of frames for the send thread, over the framing that makes the frames.
 #[derive(Debug)]
 pub(super) struct Batching {
-    /// Makes the frames.
     inner: Box<dyn Framing>,
     /// There is none before the first long message, and for as long as other links have all that may be.
     thread: Option<SendThread>,
