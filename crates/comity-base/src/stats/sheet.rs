@@ -155,6 +155,73 @@ impl Sheet {
     pub(super) fn links(&self) -> impl Iterator<Item = usize> + use<> {
         (LINKS..=LEN - LINK).step_by(LINK)
     }
+
+    /// Words of call number `made` of the group whose words begin at `first`.
+    #[inline]
+    fn call(&self, first: usize, made: u64) -> &[AtomicU64] {
+        let at = first + HEAD + made as usize % CALLS * CALL;
+        self.words_from(at, CALL)
+    }
+
+    /// The open groups.
+    #[doc(hidden)]
+    pub fn groups(&self) -> Vec<RawGroup> {
+        (0..GROUPS).filter(|&i| self.word(i).load(Relaxed) != 0).filter_map(|i| self.group(i)).collect()
+    }
+
+    /// Reads a group; `None` before it is initialized.
+    fn group(&self, index: usize) -> Option<RawGroup> {
+        let first = LIVE + index * GROUP;
+        let word = |i: usize| self.word(first + i).load(Relaxed);
+        let mut group = RawGroup::default();
+        // A rank that makes call after call writes faster than this reads: then the calls read last must do.
+        for _ in 0..8 {
+            let made = self.word(first + MADE).load(Acquire);
+            let kept = made.min(CALLS as u64);
+            let place = word(PLACE);
+            group = RawGroup {
+                id: word(ID),
+                rank: (place & 0xffff_ffff) as usize,
+                size: (place >> 32) as usize,
+                made,
+                waits_for: word(ON).checked_sub(1).map(|r| r as usize),
+                asleep_since: Some(word(ASLEEP)).filter(|t| *t > 0),
+                formed: Formed {
+                    epoch: word(EPOCH) as u32,
+                    since: (word(EPOCH) >> 32) as u32,
+                    left: word(CHANGE) as u32,
+                    joined: (word(CHANGE) >> 32) as u32,
+                    number: word(NUMBER) as u32,
+                    world: (word(NUMBER) >> 32) as u32,
+                },
+                // The oldest one may be overwritten by the next.
+                calls: (made - kept..made).filter_map(|n| read_call(self.call(first, n), n)).collect(),
+            };
+            if self.word(first + MADE).load(Acquire) == made {
+                break;
+            }
+        }
+        (group.size > 0).then_some(group)
+    }
+
+    /// Bytes over links so far, by world, peer and kind.
+    #[doc(hidden)]
+    pub fn link_bytes(&self) -> Vec<RawLink> {
+        let mut all: Vec<RawLink> = Vec::new();
+        for first in self.links() {
+            let word = |i: usize| self.word(first + i).load(Relaxed);
+            let Some(peer) = (word(WHO) & 0xffff_ffff).checked_sub(1) else { continue };
+            let peer = peer as usize;
+            let kind = (word(WHO) >> KIND_AT) as u8;
+            let world = (word(WHO) >> WORLD_AT) as u32;
+            match all.iter_mut().find(|l| (l.0, l.1, l.2) == (world, peer, kind)) {
+                Some(l) => (l.3, l.4) = (l.3.wrapping_add(word(OUT)), l.4.wrapping_add(word(IN))),
+                None => all.push((world, peer, kind, word(OUT), word(IN))),
+            }
+        }
+        all.sort_unstable();
+        all
+    }
 }
 
 /// Returns the number that marks this process as an owner.
@@ -391,75 +458,6 @@ pub struct RawGroup {
 
 /// A link's bytes so far: world, peer, kind, out, in.
 pub(crate) type RawLink = (u32, usize, u8, u64, u64);
-
-impl Sheet {
-    /// Words of call number `made` of the group whose words begin at `first`.
-    #[inline]
-    fn call(&self, first: usize, made: u64) -> &[AtomicU64] {
-        let at = first + HEAD + made as usize % CALLS * CALL;
-        self.words_from(at, CALL)
-    }
-
-    /// The open groups.
-    #[doc(hidden)]
-    pub fn groups(&self) -> Vec<RawGroup> {
-        (0..GROUPS).filter(|&i| self.word(i).load(Relaxed) != 0).filter_map(|i| self.group(i)).collect()
-    }
-
-    /// Reads a group; `None` before it is initialized.
-    fn group(&self, index: usize) -> Option<RawGroup> {
-        let first = LIVE + index * GROUP;
-        let word = |i: usize| self.word(first + i).load(Relaxed);
-        let mut group = RawGroup::default();
-        // A rank that makes call after call writes faster than this reads: then the calls read last must do.
-        for _ in 0..8 {
-            let made = self.word(first + MADE).load(Acquire);
-            let kept = made.min(CALLS as u64);
-            let place = word(PLACE);
-            group = RawGroup {
-                id: word(ID),
-                rank: (place & 0xffff_ffff) as usize,
-                size: (place >> 32) as usize,
-                made,
-                waits_for: word(ON).checked_sub(1).map(|r| r as usize),
-                asleep_since: Some(word(ASLEEP)).filter(|t| *t > 0),
-                formed: Formed {
-                    epoch: word(EPOCH) as u32,
-                    since: (word(EPOCH) >> 32) as u32,
-                    left: word(CHANGE) as u32,
-                    joined: (word(CHANGE) >> 32) as u32,
-                    number: word(NUMBER) as u32,
-                    world: (word(NUMBER) >> 32) as u32,
-                },
-                // The oldest one may be overwritten by the next.
-                calls: (made - kept..made).filter_map(|n| read_call(self.call(first, n), n)).collect(),
-            };
-            if self.word(first + MADE).load(Acquire) == made {
-                break;
-            }
-        }
-        (group.size > 0).then_some(group)
-    }
-
-    /// Bytes over links so far, by world, peer and kind.
-    #[doc(hidden)]
-    pub fn link_bytes(&self) -> Vec<RawLink> {
-        let mut all: Vec<RawLink> = Vec::new();
-        for first in self.links() {
-            let word = |i: usize| self.word(first + i).load(Relaxed);
-            let Some(peer) = (word(WHO) & 0xffff_ffff).checked_sub(1) else { continue };
-            let peer = peer as usize;
-            let kind = (word(WHO) >> KIND_AT) as u8;
-            let world = (word(WHO) >> WORLD_AT) as u32;
-            match all.iter_mut().find(|l| (l.0, l.1, l.2) == (world, peer, kind)) {
-                Some(l) => (l.3, l.4) = (l.3.wrapping_add(word(OUT)), l.4.wrapping_add(word(IN))),
-                None => all.push((world, peer, kind, word(OUT), word(IN))),
-            }
-        }
-        all.sort_unstable();
-        all
-    }
-}
 
 /// Place of the call number plus one, among words that the recorder does not use.
 const SEQUENCE: usize = 6;

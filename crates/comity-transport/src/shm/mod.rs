@@ -171,211 +171,7 @@ impl ShmLink {
         // SAFETY: inside the mapping.
         unsafe { self.map.as_ptr().add(at) }
     }
-}
 
-impl Lending for ShmLink {
-    #[inline]
-    fn lent(&mut self) -> Result<usize, LinkError> {
-        match self.lender.out(self.board(true)) {
-            Ok((0, _)) => Ok(0),
-            Ok((n, moved)) => {
-                self.lay_aside();
-                if !moved {
-                    self.look();
-                }
-                self.gone.clone().map_or(Ok(n), Err)
-            }
-            Err(_) => Err(self.corrupt()),
-        }
-    }
-
-    fn lent_in_all(&self) -> u64 {
-        self.lender.lent_in_all()
-    }
-
-    fn revoke(&mut self) {
-        self.lender.revoke(self.board(true));
-    }
-
-    #[inline]
-    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
-        let Some(loan) = self.loan() else { return Ok(()) };
-        if Borrower::is_revoked(self.board(false)) {
-            return Err(self.gone.get_or_insert_with(taken_back).clone());
-        }
-        // A peer that is gone cannot say that it gave up, and another process may have its number then.
-        if n == loan.left && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
-            self.listen();
-        }
-        self.gone.clone().map_or(Ok(()), Err)
-    }
-
-    fn piece(&self) -> Option<usize> {
-        Some(LOAN_CHUNK)
-    }
-
-    fn offer_size(&self) -> Option<usize> {
-        // One loan for all that is there.
-        self.lender.may_lend().then_some(usize::MAX)
-    }
-
-    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
-        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
-    }
-
-    fn take_stage(&mut self) -> Option<Mapping> {
-        self.listen();
-        self.stage.take()
-    }
-}
-
-impl Link for ShmLink {
-    fn properties(&self) -> LinkProperties {
-        LinkProperties::of_memory(self.kind)
-    }
-
-    fn chunk(&self) -> usize {
-        CHUNK
-    }
-
-    #[inline]
-    fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
-        self.lender.begin(len, stays);
-        // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
-        self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
-    }
-
-    #[inline]
-    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        if let Some(e) = &self.gone {
-            return Err(e.clone());
-        }
-        if !self.lender.may_lend() {
-            return self.copy(head, &body[..body.len().min(self.stride)]);
-        }
-        // The head first, alone: the peer looks at it while this end finds out how the rest goes.
-        let n = if head.is_empty() { 0 } else { self.copy(head, &[])? };
-        if n < head.len() {
-            return Ok(n);
-        }
-        self.lender.decide(self.board(true), &self.waker, body);
-        if self.lender.lends() {
-            let lent = self.lend(body);
-            if lent > 0 || self.lender.lends() {
-                return Ok(n + lent);
-            }
-        }
-        Ok(n + self.copy(&[], &body[..body.len().min(self.stride)])?)
-    }
-
-    #[inline]
-    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
-        let want = want.min(CHUNK);
-        let (mut at, mut n, mut loan) = self.ready(want)?;
-        if n == 0 && loan.is_none() {
-            self.look();
-            if let Some(e) = self.gone.clone() {
-                // What was published before the peer went comes first.
-                (at, n, loan) = self.ready(want)?;
-                if n == 0 && loan.is_none() {
-                    return Err(e);
-                }
-            }
-        }
-        if let Some(loan) = loan {
-            return self.peek_loan(loan, want);
-        }
-        let short = self.rx.short();
-        if !short.is_empty() {
-            return Ok(&short[..n.min(short.len())]);
-        }
-        let whole = n.min(RING - at).min(CHUNK);
-        let from = self.bytes(false);
-        if whole < want.min(SMALL_WANT) && whole < n {
-            let n = n.min(want).min(SMALL_WANT);
-            // SAFETY: published and not released, so these bytes do not change; both parts lie inside the ring.
-            unsafe {
-                ptr::copy_nonoverlapping(from.add(at), self.joint.as_mut_ptr(), whole);
-                ptr::copy_nonoverlapping(from, self.joint.as_mut_ptr().add(whole), n - whole);
-            }
-            return Ok(&self.joint[..n]);
-        }
-        // SAFETY: as above; the part ends before the ring does.
-        Ok(unsafe { slice::from_raw_parts(from.add(at), whole) })
-    }
-
-    #[inline]
-    fn consume(&mut self, n: usize) {
-        if n == 0 {
-            return;
-        }
-        let told = match self.loan() {
-            Some(_) => self.borrower.read(self.board(false), n) && wakes_writer(self.shared(false)),
-            None => self.rx.release(self.shared(false), n),
-        };
-        if told {
-            self.wake();
-        }
-    }
-
-    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        // Looked for here: `peek` would have the system copy to a place of its own, from where it would be copied again.
-        if self.loan().is_none() {
-            self.ready(dst.len().min(CHUNK))?;
-        }
-        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at)
-            && self.borrower.claim(self.board(false))
-        {
-            return self.take_there(peer, at, dst);
-        }
-        let ready = self.peek(dst.len().min(CHUNK))?;
-        let from = ready.as_ptr();
-        let len = ready.len();
-        let is_lent = self.loan().is_some();
-        let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
-        let copy = if is_lent { None } else { self.begin_ring_copy(self.rx.head(), n, By::Reader) };
-        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
-        // mapping.
-        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
-        self.borrower.end_copy(self.board(false), copy, n);
-        self.still_holds(n)?;
-        self.consume(n);
-        Ok(n)
-    }
-
-    fn arm(&mut self, interest: Interest) {
-        self.armed = true;
-        if interest.recv {
-            self.rx.arm(self.shared(false));
-        }
-        if interest.send {
-            self.tx.arm(self.shared(true));
-        }
-    }
-
-    fn disarm(&mut self) -> Result<(), LinkError> {
-        if !self.armed {
-            return Ok(());
-        }
-        self.armed = false;
-        self.rx.disarm(self.shared(false));
-        self.tx.disarm(self.shared(true));
-        self.listen();
-        Ok(())
-    }
-
-    fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
-        out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
-    }
-}
-
-impl Drop for ShmLink {
-    fn drop(&mut self) {
-        self.revoke();
-    }
-}
-
-impl ShmLink {
     /// Copy a prefix of `src` to the ring without showing it, at most `free` bytes from `at` on.
     fn fill(&self, at: usize, free: usize, src: &[u8]) -> usize {
         let n = src.len().min(free);
@@ -631,6 +427,208 @@ impl ShmLink {
         self.gone
             .get_or_insert_with(|| LinkError("wrote an impossible position into shared memory".into()))
             .clone()
+    }
+}
+
+impl Lending for ShmLink {
+    #[inline]
+    fn lent(&mut self) -> Result<usize, LinkError> {
+        match self.lender.out(self.board(true)) {
+            Ok((0, _)) => Ok(0),
+            Ok((n, moved)) => {
+                self.lay_aside();
+                if !moved {
+                    self.look();
+                }
+                self.gone.clone().map_or(Ok(n), Err)
+            }
+            Err(_) => Err(self.corrupt()),
+        }
+    }
+
+    fn lent_in_all(&self) -> u64 {
+        self.lender.lent_in_all()
+    }
+
+    fn revoke(&mut self) {
+        self.lender.revoke(self.board(true));
+    }
+
+    #[inline]
+    fn still_holds(&mut self, n: usize) -> Result<(), LinkError> {
+        let Some(loan) = self.loan() else { return Ok(()) };
+        if Borrower::is_revoked(self.board(false)) {
+            return Err(self.gone.get_or_insert_with(taken_back).clone());
+        }
+        // A peer that is gone cannot say that it gave up, and another process may have its number then.
+        if n == loan.left && self.listened.is_none_or(|at| at.elapsed() > LIVES) {
+            self.listen();
+        }
+        self.gone.clone().map_or(Ok(()), Err)
+    }
+
+    fn piece(&self) -> Option<usize> {
+        Some(LOAN_CHUNK)
+    }
+
+    fn offer_size(&self) -> Option<usize> {
+        // One loan for all that is there.
+        self.lender.may_lend().then_some(usize::MAX)
+    }
+
+    fn pass_stage(&mut self, fd: BorrowedFd<'_>) -> bool {
+        sys::send_byte_with(&self.waker, loans::STAGE, &fd).is_ok()
+    }
+
+    fn take_stage(&mut self) -> Option<Mapping> {
+        self.listen();
+        self.stage.take()
+    }
+}
+
+impl Link for ShmLink {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_memory(self.kind)
+    }
+
+    fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    #[inline]
+    fn announce(&mut self, len: usize, is_busy: bool, stays: Stays) {
+        self.lender.begin(len, stays);
+        // Who only sends fills a piece while the peer empties the one before. Who also receives has that to do.
+        self.stride = if is_busy { CHUNK } else { (len / PIECES).clamp(LEAST_STRIDE, CHUNK) };
+    }
+
+    #[inline]
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if let Some(e) = &self.gone {
+            return Err(e.clone());
+        }
+        if !self.lender.may_lend() {
+            return self.copy(head, &body[..body.len().min(self.stride)]);
+        }
+        // The head first, alone: the peer looks at it while this end finds out how the rest goes.
+        let n = if head.is_empty() { 0 } else { self.copy(head, &[])? };
+        if n < head.len() {
+            return Ok(n);
+        }
+        self.lender.decide(self.board(true), &self.waker, body);
+        if self.lender.lends() {
+            let lent = self.lend(body);
+            if lent > 0 || self.lender.lends() {
+                return Ok(n + lent);
+            }
+        }
+        Ok(n + self.copy(&[], &body[..body.len().min(self.stride)])?)
+    }
+
+    #[inline]
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        let want = want.min(CHUNK);
+        let (mut at, mut n, mut loan) = self.ready(want)?;
+        if n == 0 && loan.is_none() {
+            self.look();
+            if let Some(e) = self.gone.clone() {
+                // What was published before the peer went comes first.
+                (at, n, loan) = self.ready(want)?;
+                if n == 0 && loan.is_none() {
+                    return Err(e);
+                }
+            }
+        }
+        if let Some(loan) = loan {
+            return self.peek_loan(loan, want);
+        }
+        let short = self.rx.short();
+        if !short.is_empty() {
+            return Ok(&short[..n.min(short.len())]);
+        }
+        let whole = n.min(RING - at).min(CHUNK);
+        let from = self.bytes(false);
+        if whole < want.min(SMALL_WANT) && whole < n {
+            let n = n.min(want).min(SMALL_WANT);
+            // SAFETY: published and not released, so these bytes do not change; both parts lie inside the ring.
+            unsafe {
+                ptr::copy_nonoverlapping(from.add(at), self.joint.as_mut_ptr(), whole);
+                ptr::copy_nonoverlapping(from, self.joint.as_mut_ptr().add(whole), n - whole);
+            }
+            return Ok(&self.joint[..n]);
+        }
+        // SAFETY: as above; the part ends before the ring does.
+        Ok(unsafe { slice::from_raw_parts(from.add(at), whole) })
+    }
+
+    #[inline]
+    fn consume(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let told = match self.loan() {
+            Some(_) => self.borrower.read(self.board(false), n) && wakes_writer(self.shared(false)),
+            None => self.rx.release(self.shared(false), n),
+        };
+        if told {
+            self.wake();
+        }
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        // Looked for here: `peek` would have the system copy to a place of its own, from where it would be copied again.
+        if self.loan().is_none() {
+            self.ready(dst.len().min(CHUNK))?;
+        }
+        if let Some(Lies::There(peer, at)) = self.loan().map(|l| l.at)
+            && self.borrower.claim(self.board(false))
+        {
+            return self.take_there(peer, at, dst);
+        }
+        let ready = self.peek(dst.len().min(CHUNK))?;
+        let from = ready.as_ptr();
+        let len = ready.len();
+        let is_lent = self.loan().is_some();
+        let n = len.min(dst.len()).min(if is_lent { LOAN_CHUNK } else { CHUNK });
+        let copy = if is_lent { None } else { self.begin_ring_copy(self.rx.head(), n, By::Reader) };
+        // SAFETY: `peek` lent them, and nothing was taken since; no memory of a caller lies in the ring, in this link or in a peer's
+        // mapping.
+        unsafe { ptr::copy_nonoverlapping(from, dst.as_mut_ptr(), n) };
+        self.borrower.end_copy(self.board(false), copy, n);
+        self.still_holds(n)?;
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn arm(&mut self, interest: Interest) {
+        self.armed = true;
+        if interest.recv {
+            self.rx.arm(self.shared(false));
+        }
+        if interest.send {
+            self.tx.arm(self.shared(true));
+        }
+    }
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        if !self.armed {
+            return Ok(());
+        }
+        self.armed = false;
+        self.rx.disarm(self.shared(false));
+        self.tx.disarm(self.shared(true));
+        self.listen();
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, _: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        out.push((self.waker.as_fd(), Interest { recv: true, send: false }));
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        self.revoke();
     }
 }
 

@@ -254,6 +254,55 @@ impl Driver {
             waker.wake();
         }
     }
+
+    /// Runs a round of the thread. Returns the time for which it may sleep.
+    fn tick(&mut self) -> Duration {
+        let now = Instant::now();
+        let slow = self.slow.is_none_or(|t| now >= t + TICK);
+        if slow {
+            self.slow = Some(now);
+        }
+        for peer_connection in self.peers.values_mut() {
+            peer_connection.listen();
+        }
+        let mut silent = false;
+        for i in 0..self.rails.0.len() {
+            let awaited = self.peers.values().any(|e| e.is_armed() && e.paths.iter().any(|w| w.rail == i));
+            if let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) {
+                // Ask for the next event before the look that finds what came until now.
+                rail.device.drain();
+                if awaited && let Err(t) = rail.device.announce() {
+                    self.fail_rail(i, &t.to_string());
+                }
+                silent |= awaited && self.rails.0[i].as_ref().is_some_and(|r| r.events.is_none());
+            }
+            self.poll_rail(i);
+        }
+        for peer_connection in self.peers.values_mut() {
+            peer_connection.tick(&mut self.rails, slow);
+        }
+        if self.ports.is_none_or(|t| now >= t + PORTS) {
+            self.ports = Some(now);
+            for i in 0..self.rails.0.len() {
+                let up = self.rails.device(i).map(|d| d.is_up());
+                match up {
+                    None | Some(Ok(true)) => {}
+                    Some(Ok(false)) => self.fail_rail(i, "the port is down"),
+                    Some(Err(t)) => self.fail_rail(i, &t.to_string()),
+                }
+            }
+        }
+        let leaving = self.peers.values().any(PeerConnection::is_leaving);
+        if silent || leaving { DEVICE_POLL } else { TICK }
+    }
+
+    /// Returns the descriptors that the thread sleeps on: connections, each with whether there is something to send, and devices.
+    fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
+        let live = self.peers.values().filter(|e| e.control_socket.over().is_none());
+        let sides =
+            live.map(|e| (e.control_socket.stream().clone(), e.control_socket.is_pending())).collect();
+        (sides, self.rails.live().filter_map(|(_, r)| r.events.clone()).collect())
+    }
 }
 
 /// The most registered memory of one device.
@@ -430,57 +479,6 @@ const DEVICE_POLL: Duration = Duration::from_micros(200);
 const PORTS: Duration = Duration::from_millis(250);
 /// Time for which the end of a peer connection waits for the peer to have got everything. Tests that nothing is lost must not depend on a quiet machine.
 const LAST_WORDS: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
-
-impl Driver {
-    /// Runs a round of the thread. Returns the time for which it may sleep.
-    fn tick(&mut self) -> Duration {
-        let now = Instant::now();
-        let slow = self.slow.is_none_or(|t| now >= t + TICK);
-        if slow {
-            self.slow = Some(now);
-        }
-        for peer_connection in self.peers.values_mut() {
-            peer_connection.listen();
-        }
-        let mut silent = false;
-        for i in 0..self.rails.0.len() {
-            let awaited = self.peers.values().any(|e| e.is_armed() && e.paths.iter().any(|w| w.rail == i));
-            if let Some(rail) = self.rails.0.get_mut(i).and_then(Option::as_mut) {
-                // Ask for the next event before the look that finds what came until now.
-                rail.device.drain();
-                if awaited && let Err(t) = rail.device.announce() {
-                    self.fail_rail(i, &t.to_string());
-                }
-                silent |= awaited && self.rails.0[i].as_ref().is_some_and(|r| r.events.is_none());
-            }
-            self.poll_rail(i);
-        }
-        for peer_connection in self.peers.values_mut() {
-            peer_connection.tick(&mut self.rails, slow);
-        }
-        if self.ports.is_none_or(|t| now >= t + PORTS) {
-            self.ports = Some(now);
-            for i in 0..self.rails.0.len() {
-                let up = self.rails.device(i).map(|d| d.is_up());
-                match up {
-                    None | Some(Ok(true)) => {}
-                    Some(Ok(false)) => self.fail_rail(i, "the port is down"),
-                    Some(Err(t)) => self.fail_rail(i, &t.to_string()),
-                }
-            }
-        }
-        let leaving = self.peers.values().any(PeerConnection::is_leaving);
-        if silent || leaving { DEVICE_POLL } else { TICK }
-    }
-
-    /// Returns the descriptors that the thread sleeps on: connections, each with whether there is something to send, and devices.
-    fn sources(&mut self) -> (Vec<Connection>, Vec<Arc<OwnedFd>>) {
-        let live = self.peers.values().filter(|e| e.control_socket.over().is_none());
-        let sides =
-            live.map(|e| (e.control_socket.stream().clone(), e.control_socket.is_pending())).collect();
-        (sides, self.rails.live().filter_map(|(_, r)| r.events.clone()).collect())
-    }
-}
 
 /// The control socket of a peer connection, and whether something waits to be sent on it.
 type Connection = (Arc<TcpStream>, bool);

@@ -8,7 +8,7 @@
 use super::{
     control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, OfferedDevice, PostedReceives},
     driver::{Handle, Held, Slots, driver},
-    path::Excess,
+    path::{Excess, RdmaPath},
     peer_connection::PeerConnection,
 };
 use crate::{
@@ -96,6 +96,8 @@ struct Try {
     service: Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
+    /// Numbers of the first packets of its queue pairs.
+    firsts: [u32; 2],
     /// Its place in the peer connection, once made.
     place: Option<usize>,
 }
@@ -143,9 +145,10 @@ impl Raising<'_> {
                     let held = self.ours.held[mine].clone();
                     let theirs = devices[other].clone();
                     let service = self.service(&held, &theirs);
-                    Try { held, theirs, service, id: id as u8, place: None }
+                    let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
+                    Ok(Try { held, theirs, service, id: id as u8, firsts, place: None })
                 })
-                .collect();
+                .collect::<Result<_, _>>()?;
             tried.extend(next.iter().copied());
             for (pair, out) in next.iter().zip(self.round(tries)?) {
                 match out {
@@ -200,37 +203,28 @@ impl Raising<'_> {
 
     /// Try paths, each between two devices; what became of each.
     fn round(&self, mut tries: Vec<Try>) -> Result<Vec<Result<(), String>>, Stop> {
-        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect::<Result<_, _>>()?;
+        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect();
         self.say(&ControlMessage::Made(made.clone()));
         let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
-        let posted: Vec<PostedReceives> = tries
-            .iter()
-            .enumerate()
-            .map(|(i, t)| {
-                let mine = made[i].as_ref().map_err(|why| format!("here: {why}"))?;
-                let other = theirs.get(i).ok_or("it tries fewer paths")?.as_ref();
-                let other = other.map_err(|why| format!("there: {why}"))?;
-                self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
-            })
-            .collect();
+        let here = |why: &String| format!("here: {why}");
+        let connected = |(i, t): (usize, &Try)| {
+            let mine = made[i].as_ref().map_err(here)?;
+            self.connect(t, mine, &of_peer(&theirs, i)?).map_err(|why| here(&why))
+        };
+        let posted: Vec<PostedReceives> = tries.iter().enumerate().map(connected).collect();
         self.say(&ControlMessage::Ready(posted.clone()));
         let ControlMessage::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
-        let mut out: Vec<Result<(), String>> = posted
-            .into_iter()
-            .enumerate()
-            .map(|(i, mine)| {
-                mine?;
-                let other = theirs.get(i).ok_or("it tries fewer paths")?.clone();
-                self.greet(&tries[i], other.map_err(|why| format!("there: {why}"))?)
-            })
-            .collect();
-        let heard = self.await_greetings(&tries, &mut out)?;
-        self.say(&ControlMessage::Heard(heard.clone()));
+        let greeted = |(i, t): (usize, &Try)| {
+            posted[i].clone()?;
+            self.greet(t, of_peer(&theirs, i)?)
+        };
+        let mut out: Vec<Result<(), String>> = tries.iter().enumerate().map(greeted).collect();
+        self.await_greetings(&tries, &mut out)?;
+        self.say(&ControlMessage::Heard(out.clone()));
         let ControlMessage::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
         for (i, out) in out.iter_mut().enumerate() {
-            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
             if out.is_ok() {
-                *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
+                *out = of_peer(&theirs, i);
             }
             let mut driver = driver();
             match (tries[i].place, &out) {
@@ -246,25 +240,16 @@ impl Raising<'_> {
         Ok(out)
     }
 
-    fn make(&self, t: &mut Try) -> Result<Made, Stop> {
-        let service = match &t.service {
-            Ok(service) => *service,
-            Err(why) => return Ok(Err(why.clone())),
-        };
-        let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
+    fn make(&self, t: &mut Try) -> Made {
+        let service = t.service.clone()?;
         let equal = t.held.abilities.equal_frames || t.theirs.abilities.equal_frames;
         let there = format!("{} ({})", t.theirs.at, t.theirs.name);
         let mut driver = driver();
-        let place = match driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
-            Ok(place) => place,
-            Err(why) => return Ok(Err(why)),
-        };
+        let place = driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there))?;
         t.place = Some(place);
         let path = driver.peers.get(&self.id).and_then(|e| e.paths.get(place));
-        let ends = |w: &super::path::RdmaPath| {
-            [0, 1].map(|k| End { number: w.qps[k].queue, first: firsts[k], at: t.held.at })
-        };
-        Ok(path.map(ends).ok_or_else(|| "the peer connection is gone".to_owned()))
+        let qps = &path.ok_or("the peer connection is gone")?.qps;
+        Ok([0, 1].map(|k| End { number: qps[k].queue, first: t.firsts[k], at: t.held.at }))
     }
 
     fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> PostedReceives {
@@ -297,12 +282,8 @@ impl Raising<'_> {
         path.greet(&mut driver.rails, epoch)
     }
 
-    /// Wait until the other end was heard on every path that may still come up, or for long enough.
-    fn await_greetings(
-        &self,
-        tries: &[Try],
-        out: &mut [Result<(), String>],
-    ) -> Result<Vec<Result<(), String>>, Stop> {
+    /// Wait until the other end was heard on every path that may still come up, or for long enough. Whatever was not heard is an error.
+    fn await_greetings(&self, tries: &[Try], out: &mut [Result<(), String>]) -> Result<(), Stop> {
         let until = (Instant::now() + GREETING).min(self.until);
         loop {
             let mut driver = driver();
@@ -310,33 +291,26 @@ impl Raising<'_> {
             let Some(peer_connection) = driver.peers.get(&self.id) else {
                 return Err(Stop::Peer("the peer connection is gone".into()));
             };
-            let path = |t: &Try| t.place.and_then(|p| peer_connection.paths.get(p));
-            let is_heard = |t: &Try| path(t).is_some_and(|w| w.is_heard());
-            let error = |t: &Try| path(t).and_then(|w| w.error.clone());
-            let failed = peer_connection.error().map(|e| e.0.clone());
+            let failed = peer_connection.error().map(|e| format!("the other end {}", e.0));
             let late = Instant::now() >= until;
-            let waits =
-                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && error(t).is_none());
-            if !waits || late || failed.is_some() {
-                let words = |t: &Try| match error(t)
-                    .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
-                {
-                    Some(why) => why,
-                    None => format!(
+            let mut waits = false;
+            for (t, out) in tries.iter().zip(out.iter_mut()).filter(|(_, out)| out.is_ok()) {
+                let path = t.place.and_then(|p| peer_connection.paths.get(p));
+                let is_heard = path.is_some_and(RdmaPath::is_heard);
+                if let Some(why) = path.and_then(|w| w.error.as_ref()) {
+                    *out = Err(why.clone());
+                } else if let Some(why) = failed.as_ref().filter(|_| !is_heard) {
+                    *out = Err(why.clone());
+                } else if late && !is_heard {
+                    *out = Err(format!(
                         "nothing came from {} ({}) to {} ({}) within {GREETING:?}; are they on one cable or switch?",
                         t.theirs.name, t.theirs.at, t.held.name, t.held.at
-                    ),
-                };
-                return Ok(tries
-                    .iter()
-                    .zip(out)
-                    .map(|(t, o)| {
-                        o.clone().and_then(|()| match is_heard(t) && error(t).is_none() {
-                            true => Ok(()),
-                            false => Err(words(t)),
-                        })
-                    })
-                    .collect());
+                    ));
+                }
+                waits |= out.is_ok() && !is_heard;
+            }
+            if !waits {
+                return Ok(());
             }
             drop(driver);
             self.nap(Instant::now() + SETUP_POLL)?;
@@ -381,6 +355,12 @@ impl Raising<'_> {
     fn confused(&self) -> Stop {
         Stop::Peer("the other end speaks out of turn".into())
     }
+}
+
+/// The peer's result for a path.
+fn of_peer<T: Clone>(said: &[Result<T, String>], i: usize) -> Result<T, String> {
+    let said = said.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
+    said.map_err(|why| format!("there: {why}"))
 }
 
 fn random() -> Result<u64, Stop> {

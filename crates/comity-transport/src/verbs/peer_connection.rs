@@ -323,13 +323,7 @@ impl PeerConnection {
         let qps = || self.paths.iter().flat_map(|w| &w.qps);
         self.error.is_some() || self.settled && qps().all(|l| l.out.is_done())
     }
-}
 
-fn closed() -> LinkError {
-    LinkError("closed its connection".into())
-}
-
-impl PeerConnection {
     /// A device has done something for a queue pair of this peer connection.
     pub(super) fn completed(&mut self, rails: &mut Rails, path: usize, qp: usize, done: Completion) {
         let Some(w) = self.paths.get_mut(path) else { return };
@@ -520,6 +514,10 @@ impl PeerConnection {
     }
 }
 
+fn closed() -> LinkError {
+    LinkError("closed its connection".into())
+}
+
 fn over(name: &str) -> String {
     format!("over the RDMA path {name}")
 }
@@ -558,13 +556,7 @@ impl GroupStream {
             waker.wake();
         }
     }
-}
 
-const RECV: Interest = Interest { recv: true, send: false };
-const SEND: Interest = Interest { recv: false, send: true };
-const BOTH: Interest = Interest { recv: true, send: true };
-
-impl GroupStream {
     /// The peer has taken so many bytes in all.
     fn allow(&mut self, taken: u64) -> Result<(), String> {
         if taken > self.put {
@@ -577,3 +569,7 @@ impl GroupStream {
         Ok(())
     }
 }
+
+const RECV: Interest = Interest { recv: true, send: false };
+const SEND: Interest = Interest { recv: false, send: true };
+const BOTH: Interest = Interest { recv: true, send: true };
