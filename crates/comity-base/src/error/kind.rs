@@ -2,7 +2,7 @@
 
 use super::{ConfigError, CrossedWait, Error, JoinError, Misuse, OsError, Peer};
 use crate::CallInfo;
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 /// Kind of a failure, and its particulars. [`Error::kind`] returns it, and `Error::from` makes an error of it.
 ///
@@ -54,7 +54,7 @@ pub enum ErrorKind {
     Join(#[source] JoinError),
 
     /// Two ranks made different calls, or the same call with other arguments.
-    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", Calls((*.rank, .ours), (.peer, .theirs), .differs), ChangedThread(.threads))]
+    #[error("ranks disagree in {differs}: {}{}; make the same calls with the same arguments in the same order on every rank", calls(*.rank, .ours, .peer, .theirs, .differs), changed_thread(*.threads))]
     Mismatch {
         /// The rank that saw it, by its number in the group; every rank gets the same error.
         rank: usize,
@@ -72,7 +72,7 @@ pub enum ErrorKind {
     },
 
     /// The operation did not finish in time.
-    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", WaitedRanks(.call, .waiting_for, .stalled.as_ref()), Crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
+    #[error("{call} timed out after {after:?} on rank {rank}: {}{}; {} or raise COMITY_TIMEOUT, or the limit of this group or call, if it is only slow (none: as long as all ranks live)", waited_ranks(.call, .waiting_for, .stalled.as_ref()), crossings(.crossed), advice(.waiting_for, .stalled.is_some()))]
     Timeout {
         /// The rank whose limit passed; every rank that waited gets the same error.
         rank: usize,
@@ -90,7 +90,7 @@ pub enum ErrorKind {
     },
 
     /// A member's process or link is gone.
-    #[error("{peer} {cause}{}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", SeenBy(.seen_by), if *.left && .call.is_some() { "," } else { "" }, DuringCall(.call))]
+    #[error("{peer} {cause}{}{}{}; look at that rank's last output, then restart the job (`comity launch --max-restarts`) or call the group's reform", witness(*.seen_by), if *.left && .call.is_some() { "," } else { "" }, during(.call.as_ref()))]
     PeerLost {
         /// The member.
         peer: Peer,
@@ -107,7 +107,7 @@ pub enum ErrorKind {
     },
 
     /// Another rank reported a failure that this rank did not see itself.
-    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", DuringCall(.call))]
+    #[error("{by} gave up the group: {reason}{}; mend that, then restart the job or call the group's reform", during(.call.as_ref()))]
     Aborted {
         /// Rank that reported it.
         by: Peer,
@@ -153,40 +153,23 @@ pub enum ErrorKind {
 }
 
 /// Names of files and values of variables come from strangers at times, and errors go to terminals.
-pub(super) struct Printable<'a>(pub(super) &'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in self.0.split_inclusive(char::is_control) {
-            match part.char_indices().next_back() {
-                Some((at, c)) if c.is_control() => write!(f, "{}{}", &part[..at], c.escape_default())?,
-                _ => f.write_str(part)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-pub(super) struct SeenBy<'a>(pub(super) &'a Option<usize>);
-
-impl fmt::Display for SeenBy<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |rank| write!(f, " (seen by rank {rank})"))
-    }
-}
-
-pub(super) struct DuringCall<'a>(pub(super) &'a Option<CallInfo>);
-
-impl fmt::Display for DuringCall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |c| write!(f, " during {c}"))
-    }
+pub(super) fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(shown).collect()
 }
 
 /// Difference in an all_to_all: the size of the part that a rank sends another, and the size that the other expects.
 pub const PART: &str = "the size of a part";
 
-pub(super) fn advice(named: &[Peer], stalled: bool) -> &'static str {
+fn witness(rank: Option<usize>) -> String {
+    rank.map_or_else(String::new, |rank| format!(" (seen by rank {rank})"))
+}
+
+fn during(call: Option<&CallInfo>) -> String {
+    call.map_or_else(String::new, |call| format!(" during {call}"))
+}
+
+fn advice(named: &[Peer], stalled: bool) -> &'static str {
     match (stalled, named) {
         (true, _) => "look at the network between those two,",
         (false, []) => "look at the load of the hosts,",
@@ -196,86 +179,46 @@ pub(super) fn advice(named: &[Peer], stalled: bool) -> &'static str {
 }
 
 /// Two calls that do not fit.
-pub(super) struct Calls<'a>(
-    pub(super) (usize, &'a CallInfo),
-    pub(super) (&'a Peer, &'a CallInfo),
-    pub(super) &'a str,
-);
-
-impl fmt::Display for Calls<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Self((rank, ours), (peer, theirs), differs) = self;
-        if differs == PART {
-            let sent = theirs.count;
-            let wanted = ours.count;
-            let call = CallInfo { count: 0, dtype: None, ..*ours };
-            return write!(
-                f,
-                "in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}"
-            );
-        }
-        write!(f, "{peer} called {theirs} while rank {rank} called {ours}")
+fn calls(rank: usize, ours: &CallInfo, peer: &Peer, theirs: &CallInfo, differs: &str) -> String {
+    if differs == PART {
+        let sent = theirs.count;
+        let wanted = ours.count;
+        let call = CallInfo { count: 0, dtype: None, ..*ours };
+        return format!("in {call} {peer} sends {sent} elements to rank {rank}, which expects {wanted}");
     }
+    format!("{peer} called {theirs} while rank {rank} called {ours}")
 }
 
 /// A call of this rank that came from another thread than the one before it.
-pub(super) struct ChangedThread<'a>(pub(super) &'a Option<u64>);
-
-impl fmt::Display for ChangedThread<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(seq) = self.0 else { return Ok(()) };
-        write!(
-            f,
-            "; on this rank threads share the group: call #{seq} came from another one than the call before it, so give threads that call at once a group each"
-        )
-    }
+fn changed_thread(seq: Option<u64>) -> String {
+    seq.map_or_else(String::new, |seq| format!(
+        "; on this rank threads share the group: call #{seq} came from another one than the call before it, so give threads that call at once a group each"
+    ))
 }
 
 /// Ranks that a call waited for when it timed out.
-pub(super) struct WaitedRanks<'a>(
-    pub(super) &'a CallInfo,
-    pub(super) &'a [Peer],
-    pub(super) Option<&'a [Peer; 2]>,
-);
-
-impl fmt::Display for WaitedRanks<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.2, self.1) {
-            (Some([waits, other]), _) => {
-                write!(f, "all ranks have called it, but nothing moves between {waits} and {other}")
+fn waited_ranks(call: &CallInfo, named: &[Peer], stalled: Option<&[Peer; 2]>) -> String {
+    let all = named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match (stalled, named) {
+        (Some([waits, other]), _) => {
+            format!("all ranks have called it, but nothing moves between {waits} and {other}")
+        }
+        (None, []) => "all ranks have called it, but it did not end".into(),
+        // Calls between two ranks alone have no number.
+        (None, named) if call.seq == 0 => match call.root {
+            Some(other) if named.iter().all(|p| p.rank != other) => {
+                format!("it was waiting for rank {other}, which waits for {all}")
             }
-            (None, []) => f.write_str("all ranks have called it, but it did not end"),
-            // Calls between two ranks alone have no number.
-            (None, named) if self.0.seq == 0 => match self.0.root {
-                Some(other) if named.iter().all(|p| p.rank != other) => {
-                    write!(f, "it was waiting for rank {other}, which waits for {}", Peers(named))
-                }
-                _ => write!(f, "it was waiting for {}", Peers(named)),
-            },
-            (None, _) => write!(f, "{} had not called it", Peers(self.1)),
-        }
+            _ => format!("it was waiting for {all}"),
+        },
+        (None, _) => format!("{all} had not called it"),
     }
 }
 
-pub(super) struct Crossings<'a>(pub(super) &'a [CrossedWait]);
-
-impl fmt::Display for Crossings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0 {
-            let group = if c.elsewhere { " of another group" } else { "" };
-            write!(f, "; rank {} waited for this one in {}{group}", c.peer.rank, c.call)?;
-        }
-        Ok(())
-    }
-}
-
-struct Peers<'a>(&'a [Peer]);
-
-impl fmt::Display for Peers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, p) in self.0.iter().enumerate() {
-            write!(f, "{}{p}", if i > 0 { ", " } else { "" })?;
-        }
-        Ok(())
-    }
+fn crossings(crossed: &[CrossedWait]) -> String {
+    let words = |c: &CrossedWait| {
+        let group = if c.elsewhere { " of another group" } else { "" };
+        format!("; rank {} waited for this one in {}{group}", c.peer.rank, c.call)
+    };
+    crossed.iter().map(words).collect()
 }

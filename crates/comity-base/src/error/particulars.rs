@@ -1,7 +1,7 @@
 //! Particulars of errors: members of a group, configurations that make no sense, ranks that did not come together, rules that a caller can
 //! break, and refusals of the operating system.
 
-use super::{ErrorKind, kind::Printable};
+use super::{ErrorKind, kind::printable};
 use crate::{CallInfo, DType, ReduceOp, Wire};
 use comity_kernel::named;
 use rustix::{
@@ -81,7 +81,7 @@ pub struct CrossedWait {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 // Without control characters, which names of files may hold.
-#[error("{}", Printable(.words))]
+#[error("{}", printable(.words))]
 pub struct ConfigError {
     /// The file that it is about.
     pub file: Option<PathBuf>,

@@ -7,7 +7,7 @@ use super::library::{SymbolScope, functions, load_first, named};
 use crate::{Error, ErrorKind, Result};
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
-    fmt, ptr,
+    ptr,
     sync::OnceLock,
 };
 
@@ -49,14 +49,9 @@ functions! {
 }
 
 /// The driver. There is one for the process.
+#[derive(Debug)]
 pub struct CudaDriver {
     call: Functions,
-}
-
-impl fmt::Debug for CudaDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cuda")
-    }
 }
 
 fn unavailable(reason: String) -> Error {

@@ -81,6 +81,13 @@ macro_rules! functions {
             $($($vis $maybe: Option<unsafe extern "C" fn($($its_arg),*) $(-> $its_out)?>,)*)?
         }
 
+        /// Addresses tell nobody anything.
+        impl $(<$handle>)? ::std::fmt::Debug for $name $(<$handle>)? {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+
         impl $(<$handle>)? $name $(<$handle>)? {
             /// The name of the first that is missing is the error.
             ///

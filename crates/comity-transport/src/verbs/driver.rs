@@ -91,6 +91,11 @@ impl Driver {
         Ok(id)
     }
 
+    /// A peer connection, and the devices that it goes over.
+    pub(super) fn reach(&mut self, id: u64) -> Option<(&mut PeerConnection, &mut Rails)> {
+        Some((self.peers.get_mut(&id)?, &mut self.rails))
+    }
+
     /// Start the thread unless it runs.
     fn attend(&mut self) -> io::Result<()> {
         if self.attended {

@@ -259,19 +259,15 @@ impl Raising<'_> {
             let device = driver.rails.device(t.held.rail).ok_or("the device is closed")?;
             device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
         }
-        let driver = &mut *driver;
-        let path = driver
-            .peers
-            .get_mut(&self.id)
-            .and_then(|e| e.paths.get_mut(place))
-            .ok_or("the peer connection is gone")?;
-        path.post_all(&mut driver.rails)
+        let (peer_connection, rails) = driver.reach(self.id).ok_or("the peer connection is gone")?;
+        let path = peer_connection.paths.get_mut(place).ok_or("it was not made")?;
+        path.post_all(rails)
     }
 
     /// The other end has posted: send it the first frames.
     fn greet(&self, t: &Try, posted: [u32; 2]) -> Result<(), String> {
-        let driver = &mut *driver();
-        let peer_connection = driver.peers.get_mut(&self.id).ok_or("the peer connection is gone")?;
+        let mut driver = driver();
+        let (peer_connection, rails) = driver.reach(self.id).ok_or("the peer connection is gone")?;
         let most = self.ours.slots.qps;
         if posted.iter().zip(most).any(|(p, Depth { slots, .. })| *p as usize > slots || *p == 0) {
             return Err(format!("{}: {:?}", t.theirs.name, Excess));
@@ -279,7 +275,7 @@ impl Raising<'_> {
         let epoch = peer_connection.epoch;
         let path = t.place.and_then(|p| peer_connection.paths.get_mut(p)).ok_or("it was not made")?;
         path.posted(posted);
-        path.greet(&mut driver.rails, epoch)
+        path.greet(rails, epoch)
     }
 
     /// Wait until the other end was heard on every path that may still come up, or for long enough. Whatever was not heard is an error.

@@ -101,6 +101,7 @@ functions! {
 }
 
 /// Constants that differ between the families besides the handles.
+#[derive(Debug)]
 pub(super) struct Constants<H> {
     pub(super) world: H,
     pub(super) byte: H,
@@ -113,6 +114,7 @@ pub(super) struct Constants<H> {
 }
 
 /// MPI, up and running. There is one for the process, and it lives as long.
+#[derive(Debug)]
 pub struct Mpi<H: 'static> {
     pub(super) call: MpiFunctions<H>,
     constants: Constants<H>,
@@ -126,12 +128,6 @@ pub struct Mpi<H: 'static> {
     ops: Mutex<HashMap<(DType, ReduceOp), H>>,
     /// An operation was left unfinished, here or by another rank: a clean end is no longer possible.
     spoilt: AtomicBool,
-}
-
-impl<H: fmt::Debug> fmt::Debug for Mpi<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mpi").field("version", &self.version).finish_non_exhaustive()
-    }
 }
 
 impl<H: MpiHandle> Mpi<H> {

@@ -77,15 +77,10 @@ functions! {
 }
 
 /// The library. There is one for the process.
+#[derive(Debug)]
 pub struct Nccl {
     call: Functions,
     version: c_int,
-}
-
-impl fmt::Debug for Nccl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nccl").field("version", &self.version).finish_non_exhaustive()
-    }
 }
 
 impl Nccl {

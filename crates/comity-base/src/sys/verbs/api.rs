@@ -53,16 +53,11 @@ functions! {
 }
 
 /// The library. There is one for the process.
+#[derive(Debug)]
 pub struct Verbs {
     pub(super) call: VerbsFunctions,
     /// Under which name it was found.
     name: String,
-}
-
-impl fmt::Debug for Verbs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verbs").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 impl Verbs {
