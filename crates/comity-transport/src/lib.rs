@@ -24,16 +24,14 @@ mod candidates;
 mod card;
 #[cfg(test)]
 pub mod conformance;
-mod interface_rules;
 mod link;
 mod socket;
 #[macro_use]
 mod table;
 
 pub use address_book::AddressBook;
-pub use candidates::{Candidate, Candidates};
+pub use candidates::{Candidate, Candidates, InterfaceRules};
 pub use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
-pub use interface_rules::InterfaceRules;
 pub use link::{Interest, Lending, Link, LinkError, LinkProgress, LinkProperties, NAP, SMALL_WANT, Stays};
 pub use table::{Kinds, Transports};
 #[cfg(fuzzing)]

@@ -1,7 +1,7 @@
 //! Particulars of errors: members of a group, configurations that make no sense, ranks that did not come together, rules that a caller can
 //! break, and refusals of the operating system.
 
-use super::{ErrorKind, kind::printable};
+use super::{ErrorKind, printable};
 use crate::{CallInfo, DType, ReduceOp, Wire};
 use comity_kernel::named;
 use rustix::{

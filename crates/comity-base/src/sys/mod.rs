@@ -8,7 +8,6 @@ mod fds;
 pub mod here;
 mod hidden;
 mod interfaces;
-mod interrupt;
 pub(crate) mod library;
 mod map;
 pub mod mpi;
@@ -24,8 +23,6 @@ pub use fds::{inherited, recv_bytes, recv_fd, send_byte_with, send_fd};
 pub use here::fnv;
 pub use hidden::{HiddenBytes, traceless};
 pub use interfaces::{Interface, in_network, interfaces};
-pub use interrupt::{Asking, give_up, nap, poll_joining};
-pub use interrupt::{Interrupt, interrupt_with};
 pub(crate) use map::Words;
 pub use map::{Mapping, Region, SharedMemory};
 #[cfg(target_os = "linux")]
@@ -37,7 +34,7 @@ pub use process::{HomeProcess, JobPlace, at_exit, end_with, process_number};
 #[cfg(target_os = "linux")]
 pub use tcp::uses_paths;
 pub use tcp::{has_arrived, has_paths, least_round_trip, tcp_socket, unanswered, want_paths};
-pub use waker::{Waker, poll_until};
+pub use waker::{Asking, Interrupt, Waker, give_up, interrupt_with, nap, poll_joining, poll_until};
 
 /// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
 #[cfg(target_os = "linux")]

@@ -21,8 +21,7 @@ mod frame;
 mod framing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod inbound;
-mod outbound;
+mod positions;
 mod reach;
 mod socket;
 #[cfg(test)]
@@ -32,9 +31,8 @@ use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProp
 use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
 use framing::{Framing, SendThread, SendThreads, framing};
-use outbound::{CutLengths, Outbound};
 pub(crate) use reach::Tcp;
-use inbound::Receiver;
+use positions::{CutLengths, Outbound, Receiver};
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},

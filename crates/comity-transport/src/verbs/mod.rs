@@ -18,7 +18,6 @@
 mod control_socket;
 mod driver;
 mod establish;
-mod frame;
 mod matrix;
 mod path;
 mod peer_connection;

@@ -5,8 +5,7 @@
 use super::{
     control_socket::{ControlMessage, ControlSocket},
     driver::{Rails, TICK},
-    frame::{Damage, FrameHeader, HEADER, HELLO},
-    path::{BULK, Claim, FrameOrder, QueuePair, RECEIVE, RdmaPath, SMALL},
+    path::{BULK, Claim, Damage, FrameHeader, HEADER, HELLO, FrameOrder, QueuePair, RECEIVE, RdmaPath, SMALL},
 };
 use crate::{
     Interest, LinkError,

@@ -2,9 +2,9 @@
 
 use super::{
     super::SMALL_WANT,
-    ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
-    pull::{answer, try_to_read},
+    ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN, answer,
     speed::{By, MeasuredCopy, Speeds},
+    try_to_read,
 };
 use crate::{
     sync::{Ordering, fence},
@@ -256,7 +256,7 @@ impl Piece {
         self.at = at;
         self.len = 0;
         while self.len < n {
-            self.len += super::pull::read(peer, at + self.len as u64, &mut self.bytes[self.len..n])?;
+            self.len += super::read(peer, at + self.len as u64, &mut self.bytes[self.len..n])?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
-    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
-    pull::Nonce, speed::Turns,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonce, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
+speed::Turns,
 };
 use crate::{
     Stays,

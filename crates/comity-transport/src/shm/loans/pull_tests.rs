@@ -2,7 +2,7 @@
 
 use super::super::ShmLink;
 use super::{
-    pull::{NO_READS, try_to_read},
+    NO_READS, try_to_read,
     tests::{Ends, LONG, Lent, keeps_order, offer},
     *,
 };

@@ -25,8 +25,7 @@ use super::{
         self, ArrivingFrame, Closed, FRAME, HEADER, SEALED_BATCH, SEALED_FRAME, SEALED_HEADER, SEALED_SMALL,
         SMALL, header,
     },
-    inbound::{AHEAD, Inbound},
-    outbound::{Cut, Outbound, window},
+    positions::{AHEAD, Cut, Inbound, Outbound, window},
     socket::{receive, send},
 };
 use crate::{LinkError, channel::Seal};

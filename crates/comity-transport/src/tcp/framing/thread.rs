@@ -18,7 +18,7 @@
 use super::{
     super::{
         frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
-        outbound::{Cut, FIRST, Outbound, window},
+        positions::{Cut, FIRST, Outbound, window},
         socket::send,
     },
     Framing,
