@@ -104,7 +104,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// Make a link with the lower rank of a pair.
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt;
 
     /// Make the link that [`Connected::Soon`] promised, from a stream that is readable: the lower rank has sent what the link is made of, such
     /// as a descriptor.
@@ -113,12 +113,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
-    fn accept(
-        &self,
-        pair: &Pair<'_>,
-        connections: Vec<Connection>,
-        connector: &dyn Connector,
-    ) -> Result<Connected, Missed>;
+    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt;
 }
 
 /// Properties of a transport that hold everywhere.
@@ -175,6 +170,9 @@ impl fmt::Debug for Connected {
         }
     }
 }
+
+/// Result of a try to make a link.
+pub type Attempt = Result<Connected, Missed>;
 
 /// Nobody was reached, and no other transport would help.
 #[derive(Debug)]

@@ -606,12 +606,12 @@ mod loom_tests {
             let seen = made.clone();
             let rank = thread::spawn(move || {
                 for number in 0..2 {
-                    write(&theirs[..], number, [number + 10; CALL]);
+                    write_call(&theirs[..], number, [number + 10; CALL]);
                     seen.store(number + 1, Release);
                 }
             });
             if let Some(number) = made.load(Acquire).checked_sub(1)
-                && let Some(mut call) = read(&words[..], number)
+                && let Some(mut call) = read_call(&words[..], number)
             {
                 call[SEQUENCE] = number + 10;
                 assert_eq!(call, [number + 10; CALL]);

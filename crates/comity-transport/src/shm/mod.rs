@@ -17,9 +17,7 @@ mod ring;
 
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_WANT, Stays};
 use crate::sys::{self, Mapping, PeerMemory};
-use loans::{
-    ASIDE, Board, Borrower, By, Lender, Lies, Loan, MeasuredCopy, Pull, taken_back, unreadable,
-};
+use loans::{ASIDE, Board, Borrower, By, Lender, Lies, Loan, MeasuredCopy, Pull, taken_back, unreadable};
 pub(crate) use reach::Shm;
 use ring::{RingReader, RingWriter, SHORT, Shared, wakes_reader, wakes_writer};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 
 use super::{ShmLink, loans::Pull};
 use crate::{
-    About, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Result, Seen,
+    About, Attempt, Card, Connected, Connection, Connector, JobInfo, LinkKind, NewLink, Pair, Result, Seen,
     Transport, TransportInfo, Variables,
     channel::Stream,
     dial_within_host, info_of_host,
@@ -135,7 +135,7 @@ impl Transport for Shm {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         Ok(match dial_within_host(pair, connector)? {
             // It makes the memory when it opens the group.
             Ok(stream) => Connected::Soon(Stream::Unix(stream)),
@@ -150,12 +150,7 @@ impl Transport for Shm {
         }
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        connections: Vec<Connection>,
-        _: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
         Ok(within_host(connections)
             .map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
     }

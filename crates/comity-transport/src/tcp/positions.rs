@@ -11,7 +11,7 @@ use super::{
     socket::receive,
 };
 use crate::{LinkError, SMALL_WANT, channel::Seal};
-use std::{io::IoSliceMut, net::TcpStream};
+use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
 
 /// Bytes of the buffer of a connection.
 const INBOX: usize = (256 << 10) + 2 * AHEAD;
@@ -87,6 +87,7 @@ impl Inbox {
 
 #[derive(Debug)]
 pub(super) struct Inbound {
+    pub(super) sockets: Arc<[TcpStream]>,
     pub(super) inboxes: Vec<Inbox>,
     /// The number of the arriving frame, or else of the next.
     pub(super) number: u64,
@@ -100,8 +101,9 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new(route: Route) -> Self {
+    pub(super) fn new(sockets: Arc<[TcpStream]>, route: Route) -> Self {
         Self {
+            sockets,
             inboxes: (0..route.connections).map(|_| Inbox::new(INBOX)).collect(),
             number: 0,
             turn: route.connection(FrameRoute::Home),
@@ -137,7 +139,6 @@ impl Inbound {
     /// Read into the `room` that the inbox of the turn makes: how many bytes came, of how many asked for.
     pub(super) fn read(
         &mut self,
-        sockets: &[TcpStream],
         room: impl FnOnce(&mut Inbox) -> &mut [u8],
     ) -> Result<(usize, usize), LinkError> {
         if self.ended {
@@ -146,8 +147,8 @@ impl Inbound {
         let inbox = &mut self.inboxes[self.turn];
         let room = room(inbox);
         let asked = room.len();
-        let got =
-            receive(&sockets[self.turn], &mut [IoSliceMut::new(room)]).inspect_err(|_| self.ended = true)?;
+        let got = receive(&self.sockets[self.turn], &mut [IoSliceMut::new(room)])
+            .inspect_err(|_| self.ended = true)?;
         inbox.grow(got);
         self.arrived += got as u64;
         Ok((got, asked))
@@ -160,9 +161,9 @@ impl Inbound {
     }
 
     /// Swallow what lies unread in the sockets, within bounds, before they are closed.
-    pub(super) fn drain(&mut self, sockets: &[TcpStream]) {
+    pub(super) fn drain(&mut self) {
         const MOST: usize = 64 << 20;
-        for (inbox, socket) in self.inboxes.iter_mut().zip(sockets) {
+        for (inbox, socket) in self.inboxes.iter_mut().zip(&*self.sockets) {
             let mut swallowed = 0;
             while swallowed < MOST {
                 inbox.clear();
@@ -184,8 +185,8 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(route: Route, seals: Vec<Seal>) -> Self {
-        Self { line: Inbound::new(route), framing: unframing(seals), joint: Inbox::new(SMALL_WANT) }
+    pub(super) fn new(sockets: Arc<[TcpStream]>, route: Route, seals: Vec<Seal>) -> Self {
+        Self { line: Inbound::new(sockets, route), framing: unframing(seals), joint: Inbox::new(SMALL_WANT) }
     }
 
     /// The bytes that lie ready without a gap, as [`gather`](Self::gather) left them.
@@ -209,7 +210,7 @@ impl Receiver {
     }
 
     /// Make bytes ready: about `want`, and as many as the link's contract promises.
-    pub(super) fn gather(&mut self, sockets: &[TcpStream], want: usize) -> Result<(), LinkError> {
+    pub(super) fn gather(&mut self, want: usize) -> Result<(), LinkError> {
         // An element must come whole, whatever is wanted.
         let least = if want <= SMALL_WANT { want.max(1) } else { size_of::<u64>() };
         loop {
@@ -222,19 +223,14 @@ impl Receiver {
                 // What of the frame follows comes later.
                 let n = self.joint.extend(&self.line.unread()[..run]);
                 self.framing.advance(&mut self.line, n);
-            } else if self.framing.read(&mut self.line, sockets, want)?.0 == 0 {
+            } else if self.framing.read(&mut self.line, want)?.0 == 0 {
                 return Ok(());
             }
         }
     }
 
     /// Move ready bytes to `dst`, and count them in `taken`: also those that came before an error.
-    pub(super) fn take(
-        &mut self,
-        sockets: &[TcpStream],
-        dst: &mut [u8],
-        taken: &mut usize,
-    ) -> Result<(), LinkError> {
+    pub(super) fn take(&mut self, dst: &mut [u8], taken: &mut usize) -> Result<(), LinkError> {
         let end = dst.len().min(CHUNK);
         // A connection that gave less than was asked has no more.
         let mut drained = None;
@@ -259,7 +255,7 @@ impl Receiver {
             if self.line.ended || drained == Some(turn) {
                 break;
             }
-            if !self.framing.read_for(&mut self.line, sockets, rest, taken)? {
+            if !self.framing.read_for(&mut self.line, rest, taken)? {
                 drained = Some(turn);
             }
         }
@@ -301,6 +297,7 @@ pub(super) struct Cut {
 
 #[derive(Debug)]
 pub(super) struct Outbound {
+    pub(super) sockets: Arc<[TcpStream]>,
     /// The number of the next frame to be made.
     number: u64,
     /// Connection at which that is looked for.
@@ -314,9 +311,9 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(route: Route, cutting: CutLengths) -> Self {
+    pub(super) fn new(sockets: Arc<[TcpStream]>, route: Route, cutting: CutLengths) -> Self {
         let turn = route.connection(FrameRoute::Home);
-        Self { number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route, cutting }
+        Self { sockets, number: 0, place: FrameRoute::Home, rest: FrameRoute::Home, turn, route, cutting }
     }
 
     /// A message of `len` bytes begins; whether it goes aside.

@@ -4,8 +4,8 @@
 
 use super::{SendThreads, TcpLink, TcpOptions, Ways};
 use crate::{
-    About, Card, Connected, Connection, Connector, Error, JobInfo, Link, LinkKind, Missed, NewLink, Pair,
-    Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
+    About, Attempt, Card, Connected, Connection, Connector, Error, JobInfo, Link, LinkKind, Missed, NewLink,
+    Pair, Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
     channel::{Malformed, Miss, Reader, Refusal, Stream, Target, Writer},
     sys::here,
 };
@@ -120,7 +120,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         match self.connections(pair, connector) {
             Ok(connections) => {
                 let options = self.options(pair, connections.len(), connector);
@@ -130,12 +130,7 @@ impl Transport for Tcp {
         }
     }
 
-    fn accept(
-        &self,
-        pair: &Pair<'_>,
-        connections: Vec<Connection>,
-        connector: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt {
         let options = self.options(pair, connections.len(), connector);
         Ok(Connected::Link(link(connections, &options)))
     }

@@ -13,7 +13,7 @@
 //! ```
 
 use super::{
-    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo,
+    About, Attempt, Connected, Connection, Connector, JobInfo, Pair, Seen, Transport, TransportInfo,
     dial_within_host, info_of_host, within_host,
 };
 use crate::{
@@ -51,19 +51,14 @@ impl Transport for Unix {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         Ok(match dial_within_host(pair, connector)? {
             Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
             Err(why) => Connected::Not(why),
         })
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        connections: Vec<Connection>,
-        _: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
         Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(UnixLink::boxed(stream))))
     }
 }

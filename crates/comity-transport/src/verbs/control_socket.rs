@@ -153,7 +153,11 @@ impl ControlMessage {
                         return Err(Malformed);
                     }
                     let [reliable, unreliable, equal_frames] = [1, 2, 4].map(|bit| bits & bit != 0);
-                    Ok(OfferedDevice { name, at, abilities: Abilities { reliable, unreliable, equal_frames } })
+                    Ok(OfferedDevice {
+                        name,
+                        at,
+                        abilities: Abilities { reliable, unreliable, equal_frames },
+                    })
                 })?;
                 Self::Offer { epoch, slots, devices, why: r.text()? }
             }

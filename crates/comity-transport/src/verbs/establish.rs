@@ -194,7 +194,10 @@ impl Raising<'_> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
         if held.abilities.reliable && theirs.abilities.reliable && allowed(QueueService::Reliable) {
             Ok(QueueService::Reliable)
-        } else if held.abilities.unreliable && theirs.abilities.unreliable && allowed(QueueService::Unreliable) {
+        } else if held.abilities.unreliable
+            && theirs.abilities.unreliable
+            && allowed(QueueService::Unreliable)
+        {
             Ok(QueueService::Unreliable)
         } else {
             Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))

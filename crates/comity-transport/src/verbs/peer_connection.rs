@@ -5,7 +5,9 @@
 use super::{
     control_socket::{ControlMessage, ControlSocket},
     driver::{Rails, TICK},
-    path::{BULK, Claim, Damage, FrameHeader, HEADER, HELLO, FrameOrder, QueuePair, RECEIVE, RdmaPath, SMALL},
+    path::{
+        BULK, Claim, Damage, FrameHeader, FrameOrder, HEADER, HELLO, QueuePair, RECEIVE, RdmaPath, SMALL,
+    },
 };
 use crate::{
     Interest, LinkError,
@@ -121,7 +123,8 @@ impl PeerConnection {
 
     /// Give up what lies here of a stream whose link is gone.
     fn discard(&mut self, rails: &mut Rails, group_id: u64) {
-        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.ready.pop_front()) {
+        while let Some((place, len)) = self.streams.get_mut(&group_id).and_then(|s| s.order.ready.pop_front())
+        {
             self.release(rails, group_id, place, len);
         }
         self.forget(group_id);

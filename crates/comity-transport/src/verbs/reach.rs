@@ -7,8 +7,8 @@ use super::{
     establish::{Ours, WaitReadable, establish},
 };
 use crate::{
-    About, ConfigError, Connected, Connection, Connector, ErrorKind, JobInfo, Link, LinkKind, Missed,
-    NewLink, Pair, Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
+    About, Attempt, ConfigError, Connected, Connection, Connector, ErrorKind, JobInfo, Link, LinkKind,
+    Missed, NewLink, Pair, Result, Seen, Transport, TransportInfo, TransportSettings, Variables,
     channel::{Miss, Refusal, Stream, Target},
     sync::lock,
     sys::verbs::{Device, QueueService, Verbs},
@@ -133,7 +133,7 @@ impl Transport for Rdma {
         self.0.link(pair.peer, pair.group_id)
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         let mut words = Vec::new();
         let targets: Vec<_> = connector.candidates().all.iter().map(|c| Target::Tcp(c.at)).collect();
         let works =
@@ -165,12 +165,7 @@ impl Transport for Rdma {
         Ok(Connected::Not(words.join("; ")))
     }
 
-    fn accept(
-        &self,
-        pair: &Pair<'_>,
-        connections: Vec<Connection>,
-        connector: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt {
         for (stream, _) in connections {
             if let Stream::Tcp(stream) = stream {
                 return self.path(pair, stream, connector);
@@ -182,12 +177,7 @@ impl Transport for Rdma {
 
 impl Rdma {
     /// Make paths beside a connection of the pair.
-    fn path(
-        &self,
-        pair: &Pair<'_>,
-        stream: TcpStream,
-        connector: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn path(&self, pair: &Pair<'_>, stream: TcpStream, connector: &dyn Connector) -> Attempt {
         // WAIT(until): paths being made, to the join deadline
         match self.0.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
             Ok(Ok(())) => Ok(match self.existing(pair) {

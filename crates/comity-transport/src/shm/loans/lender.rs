@@ -3,7 +3,7 @@
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
     MOST_KNOWN, MOST_PASSED, NONE, Nonce, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
-speed::Turns,
+    speed::Turns,
 };
 use crate::{
     Stays,
@@ -19,10 +19,7 @@ enum Way {
     #[default]
     Ring,
     /// From this place in the peer's list, which begins at this address.
-    Loan {
-        slot: usize,
-        begin: usize,
-    },
+    Loan { slot: usize, begin: usize },
     /// From this process's own memory.
     Own,
 }

@@ -33,7 +33,6 @@ use std::{
     collections::VecDeque,
     fmt,
     io::{IoSlice, IoSliceMut},
-    net::TcpStream,
     sync::Arc,
 };
 #[cfg(test)]
@@ -45,13 +44,7 @@ pub(crate) use thread::SendThreads;
 /// The half that sends.
 pub(super) trait Framing: Send + fmt::Debug {
     /// Hand a prefix of `head` and `body` to the system, in the next frames; how many bytes of them.
-    fn put(
-        &mut self,
-        out: &mut Outbound,
-        sockets: &[TcpStream],
-        head: &[u8],
-        body: &[u8],
-    ) -> Result<usize, LinkError>;
+    fn put(&mut self, out: &mut Outbound, head: &[u8], body: &[u8]) -> Result<usize, LinkError>;
 
     /// Returns true if nothing is under way: what was offered and has left was accepted too.
     fn is_between(&self) -> bool;
@@ -60,15 +53,7 @@ pub(super) trait Framing: Send + fmt::Debug {
     fn write(&self, room: &mut [u8], cut: &Cut, parts: [&[u8]; 2]) -> Result<usize, LinkError>;
 
     /// A message begins. It goes aside if it `is_long`, and has `len` bytes; `is_busy` if there is something to receive meanwhile.
-    fn announce(
-        &mut self,
-        _out: &Outbound,
-        _sockets: &[TcpStream],
-        _len: usize,
-        _is_long: bool,
-        _is_busy: bool,
-    ) {
-    }
+    fn announce(&mut self, _out: &Outbound, _len: usize, _is_long: bool, _is_busy: bool) {}
 
     /// The thread that sends, where there is one.
     fn thread(&self) -> Option<&SendThread> {
@@ -104,21 +89,10 @@ pub(super) trait Unframing: Send + fmt::Debug {
     }
 
     /// Read into the inbox, about `want` bytes of the stream: how many bytes came, of how many asked for.
-    fn read(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        want: usize,
-    ) -> Result<(usize, usize), LinkError>;
+    fn read(&mut self, line: &mut Inbound, want: usize) -> Result<(usize, usize), LinkError>;
 
     /// Read on for `dst`, straight into it where that can be; `taken` counts that. Whether as many bytes came as were asked for.
-    fn read_for(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        dst: &mut [u8],
-        taken: &mut usize,
-    ) -> Result<bool, LinkError>;
+    fn read_for(&mut self, line: &mut Inbound, dst: &mut [u8], taken: &mut usize) -> Result<bool, LinkError>;
 
     /// Number of bytes that were given out and belong to a frame that is not checked yet.
     fn unproven(&self) -> usize {
@@ -220,20 +194,14 @@ impl Clear {
 }
 
 impl Framing for Clear {
-    fn put(
-        &mut self,
-        out: &mut Outbound,
-        sockets: &[TcpStream],
-        head: &[u8],
-        body: &[u8],
-    ) -> Result<usize, LinkError> {
+    fn put(&mut self, out: &mut Outbound, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         let mut accepted = 0;
         while accepted < total && accepted < CHUNK {
             if self.open.is_none() {
                 self.open(out, head, body, accepted);
             }
-            let Some((open, socket)) = self.open.as_ref().zip(sockets.get(out.turn)) else { break };
+            let Some((open, socket)) = self.open.as_ref().zip(out.sockets.get(out.turn)) else { break };
             let [h, b] = window(head, body, accepted, open.left);
             let start = &open.header[open.header_sent..];
             let (start2, [h2, b2]) = match &self.next {
@@ -298,7 +266,6 @@ impl Unclear {
     fn receive_into(
         &mut self,
         line: &mut Inbound,
-        sockets: &[TcpStream],
         dst: &mut [u8],
         taken: &mut usize,
     ) -> Result<bool, LinkError> {
@@ -308,7 +275,7 @@ impl Unclear {
         let ahead = inbox.room(AHEAD);
         let asked = n + ahead.len();
         let mut parts = [IoSliceMut::new(&mut dst[..n]), IoSliceMut::new(ahead)];
-        let got = receive(&sockets[line.turn], &mut parts).inspect_err(|_| line.ended = true)?;
+        let got = receive(&line.sockets[line.turn], &mut parts).inspect_err(|_| line.ended = true)?;
         line.arrived += got as u64;
         let direct = got.min(n);
         inbox.grow(got - direct);
@@ -370,26 +337,15 @@ impl Unframing for Unclear {
         self.advance_frame(line, n);
     }
 
-    fn read(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        want: usize,
-    ) -> Result<(usize, usize), LinkError> {
-        line.read(sockets, |inbox| inbox.room(AHEAD.max(want.saturating_add(HEADER))))
+    fn read(&mut self, line: &mut Inbound, want: usize) -> Result<(usize, usize), LinkError> {
+        line.read(|inbox| inbox.room(AHEAD.max(want.saturating_add(HEADER))))
     }
 
-    fn read_for(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        dst: &mut [u8],
-        taken: &mut usize,
-    ) -> Result<bool, LinkError> {
+    fn read_for(&mut self, line: &mut Inbound, dst: &mut [u8], taken: &mut usize) -> Result<bool, LinkError> {
         if self.frame.is_some_and(|f| f.is_large()) {
-            return self.receive_into(line, sockets, dst, taken);
+            return self.receive_into(line, dst, taken);
         }
-        let (got, asked) = self.read(line, sockets, 0)?;
+        let (got, asked) = self.read(line, 0)?;
         Ok(got == asked)
     }
 
@@ -457,13 +413,7 @@ impl SealedSender {
 
 impl Framing for SealedSender {
     /// Until a frame is with the system the same bytes are offered again, perhaps fewer at a time than it has.
-    fn put(
-        &mut self,
-        out: &mut Outbound,
-        sockets: &[TcpStream],
-        head: &[u8],
-        body: &[u8],
-    ) -> Result<usize, LinkError> {
+    fn put(&mut self, out: &mut Outbound, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         let mut accepted = 0;
         let mut is_full = false;
@@ -480,7 +430,7 @@ impl Framing for SealedSender {
             if self.leaving.is_empty() {
                 self.fill(out, head, body, accepted)?;
             }
-            let Some(socket) = sockets.get(out.turn) else { break };
+            let Some(socket) = out.sockets.get(out.turn) else { break };
             self.sent += send(socket, &[IoSlice::new(&self.frames[self.sent..self.end])])?;
             is_full = self.sent < self.end;
             while let Some(&(end, text)) = self.leaving.front()
@@ -603,29 +553,18 @@ impl Unframing for SealedReceiver {
     }
 
     /// Missing bytes of the frame, and of several frames, if so much is wanted and has come.
-    fn read(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        want: usize,
-    ) -> Result<(usize, usize), LinkError> {
+    fn read(&mut self, line: &mut Inbound, want: usize) -> Result<(usize, usize), LinkError> {
         let least = match &self.frame {
             Some(Frame::Closed(frame)) => frame.len,
             _ => SEALED_HEADER,
         };
         let want = want.min(CHUNK);
         let whole = least.max(want + want.div_ceil(SEALED_FRAME) * SEALED_HEADER);
-        line.read(sockets, |inbox| inbox.room_for(whole))
+        line.read(|inbox| inbox.room_for(whole))
     }
 
-    fn read_for(
-        &mut self,
-        line: &mut Inbound,
-        sockets: &[TcpStream],
-        dst: &mut [u8],
-        _: &mut usize,
-    ) -> Result<bool, LinkError> {
-        let (got, asked) = self.read(line, sockets, dst.len())?;
+    fn read_for(&mut self, line: &mut Inbound, dst: &mut [u8], _: &mut usize) -> Result<bool, LinkError> {
+        let (got, asked) = self.read(line, dst.len())?;
         Ok(got == asked)
     }
 

@@ -376,23 +376,17 @@ impl Batching {
 }
 
 impl Framing for Batching {
-    fn put(
-        &mut self,
-        out: &mut Outbound,
-        sockets: &[TcpStream],
-        head: &[u8],
-        body: &[u8],
-    ) -> Result<usize, LinkError> {
+    fn put(&mut self, out: &mut Outbound, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
         let total = head.len() + body.len();
         if self.thread.is_none() || !self.is_for_thread(total) {
-            return self.inner.put(out, sockets, head, body);
+            return self.inner.put(out, head, body);
         }
         if self.is_begun() || out.is_there() {
             return self.put_batches(out, head, body);
         }
         // The first frame goes where there is no thread.
         let (first, rest) = body.split_at(if head.is_empty() { FIRST.min(body.len()) } else { 0 });
-        let n = self.inner.put(out, sockets, head, first)?;
+        let n = self.inner.put(out, head, first)?;
         Ok(n + if n == head.len() + first.len() { self.put_batches(out, &[], rest)? } else { 0 })
     }
 
@@ -404,7 +398,7 @@ impl Framing for Batching {
         self.inner.write(room, cut, parts)
     }
 
-    fn announce(&mut self, out: &Outbound, sockets: &[TcpStream], len: usize, is_long: bool, is_busy: bool) {
+    fn announce(&mut self, out: &Outbound, len: usize, is_long: bool, is_busy: bool) {
         self.is_long = is_long && is_busy;
         if !self.is_long {
             return;
@@ -413,7 +407,7 @@ impl Framing for Batching {
         self.piece = if len < BATCHES * PIECE { PIECE / 2 } else { PIECE };
         if let Some(thread) = &self.thread {
             thread.rouse();
-        } else if let Some(socket) = sockets.get(out.aside()) {
+        } else if let Some(socket) = out.sockets.get(out.aside()) {
             // Others keep theirs as long as their links live; the next message asks again.
             self.thread = SendThread::start(socket, &self.threads).unwrap_or_else(|e| {
                 tracing::debug!(%e, "no thread to send with");
