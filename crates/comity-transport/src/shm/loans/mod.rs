@@ -12,7 +12,7 @@
 //! first message from a region goes through the ring, for the peer has yet to map it.
 //!
 //! If both ends want that ([`Pull`]), a message outside of every region is lent too: the loan names an address, and the peer has the system read
-//! there, straight to its place or, to combine it, into [`Piece`] a piece at a time. Before the first such loan the peer reads a
+//! there, straight to its place or, to combine it, into [`Piece`](borrower::Piece) a piece at a time. Before the first such loan the peer reads a
 //! random number there, which shows that it is allowed to and that it reads the right process. By default that is done
 //! as long as it is quicker than the ring (`speed`).
 //!
