@@ -150,7 +150,6 @@ impl FromIterator<(LinkKind, Vec<u8>)> for Announced {
 pub struct Pair<'a> {
     pub(crate) me: usize,
     pub(crate) peer: usize,
-    /// The group.
     pub(crate) group_id: u64,
     pub ours: &'a Card,
     pub theirs: &'a Card,

@@ -24,16 +24,14 @@ mod candidates;
 mod card;
 #[cfg(test)]
 pub mod conformance;
-mod interface_rules;
 mod link;
 mod socket;
 #[macro_use]
 mod table;
 
 pub use address_book::AddressBook;
-pub use candidates::{Candidate, Candidates};
+pub use candidates::{Candidate, Candidates, InterfaceRules};
 pub use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
-pub use interface_rules::InterfaceRules;
 pub use link::{Interest, Lending, Link, LinkError, LinkProgress, LinkProperties, NAP, SMALL_WANT, Stays};
 pub use table::{Kinds, Transports};
 #[cfg(fuzzing)]
@@ -106,7 +104,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// Make a link with the lower rank of a pair.
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed>;
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt;
 
     /// Make the link that [`Connected::Soon`] promised, from a stream that is readable: the lower rank has sent what the link is made of, such
     /// as a descriptor.
@@ -115,12 +113,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     }
 
     /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
-    fn accept(
-        &self,
-        pair: &Pair<'_>,
-        connections: Vec<Connection>,
-        connector: &dyn Connector,
-    ) -> Result<Connected, Missed>;
+    fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt;
 }
 
 /// Properties of a transport that hold everywhere.
@@ -177,6 +170,9 @@ impl fmt::Debug for Connected {
         }
     }
 }
+
+/// Result of a try to make a link.
+pub type Attempt = Result<Connected, Missed>;
 
 /// Nobody was reached, and no other transport would help.
 #[derive(Debug)]

@@ -76,7 +76,6 @@ pub struct LinkProperties {
 }
 
 impl LinkProperties {
-    /// Properties of a link through memory.
     pub(crate) const fn of_memory(kind: LinkKind) -> Self {
         Self { kind, is_memory: true, may_lag: false }
     }

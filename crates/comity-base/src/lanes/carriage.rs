@@ -3,9 +3,8 @@
 use super::{
     MOST_MATES,
     lane::{Act, Flag, LaneProgress, Next, Phases},
-    layout::{Block, Collective, LaneCall},
     pool::{POOL, SPIN, Worker},
-    stage::LaneMemory,
+    stage::{Block, Collective, LaneCall, LaneMemory},
 };
 use crate::{DType, sync::lock, view::Memory};
 use comity_kernel as kernel;

@@ -47,7 +47,6 @@ pub(super) enum Flag {
     Reduced,
 }
 
-/// A piece of work in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Act {
     Stage,
@@ -55,7 +54,6 @@ pub(super) enum Act {
     Take,
 }
 
-/// Next act of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Now(Act),
@@ -64,7 +62,6 @@ pub(super) enum Next {
     End,
 }
 
-/// Lane of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LaneProgress {
     /// Its place among the call's lanes.
@@ -105,7 +102,6 @@ impl LaneProgress {
         self.base + self.window + 1
     }
 
-    /// Returns the next act.
     pub(super) fn next(&self, phases: Phases) -> Next {
         match self.at {
             At::Stage if self.window == self.end => Next::End,

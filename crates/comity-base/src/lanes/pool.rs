@@ -35,7 +35,6 @@ pub(super) struct Worker {
     thread: Mutex<Option<Thread>>,
 }
 
-/// The threads of a process.
 #[derive(Debug)]
 pub(super) struct Pool(Mutex<State>);
 
@@ -48,7 +47,6 @@ struct State {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Those of this one.
 pub(super) static POOL: Pool = Pool::new();
 
 /// Keeps the threads; when the last one goes, they end. Not among what a thread shares: none ends itself.

@@ -1,10 +1,12 @@
 //! Memory that one rank writes and the others map to read: the flags of its lanes, then two windows for each.
+//!
+//! Places of a call's bytes: by lane, by window, and by the part that each rank answers for.
 
 use super::{
-    MOST_LANES,
-    lane::{Flag, FlagWord},
+    MOST_LANES, MOST_MATES,
+    lane::{Flag, FlagWord, LaneProgress, Phases},
 };
-use crate::sys::Mapping;
+use crate::{DType, ReduceOp, sys::Mapping};
 use std::{io, os::fd::OwnedFd};
 
 /// Bytes of a window: two of them, and what is read beside them, stay in a core's second-level cache.
@@ -45,7 +47,6 @@ impl LaneMemory {
         whole.then(|| Self { own, peers, rank, lanes: lanes.min(MOST_LANES) })
     }
 
-    /// For so many lanes.
     pub(crate) fn lanes(&self) -> usize {
         self.lanes
     }
@@ -84,5 +85,170 @@ impl LaneMemory {
         assert!(lane < self.lanes && half < 2);
         // SAFETY: inside the mapping.
         unsafe { self.memory(rank).as_ptr().add(HEAD + (2 * lane + half) * WINDOW) }
+    }
+}
+
+/// Parts begin on a cache line, which holds whole elements.
+const LINE: usize = 64;
+
+/// The operations that lanes carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    /// From this rank, in place.
+    Broadcast(usize),
+}
+
+/// A call that lanes carry, the same on all ranks but for `rank`.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneCall {
+    pub collective: Collective,
+    pub dtype: DType,
+    pub reduce: ReduceOp,
+    pub rank: usize,
+    pub size: usize,
+    /// Bytes of the buffer, or of a part where ranks have parts.
+    pub bytes: usize,
+    /// `In` and `Out` both hold all parts, in so many bytes: the last parts may be shorter, or empty. A reduce_scatter leaves the result in the
+    /// own part of `Out`, and an all_gather takes it from there.
+    pub whole: Option<usize>,
+    pub lanes: usize,
+}
+
+/// Window of a lane: where it begins in the buffer or in each part, and its bytes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    at: usize,
+    len: usize,
+}
+
+/// Bytes of a rank in a window: where they lie in `In` or `Out`, where in the stage, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) at: usize,
+    pub(super) slot: usize,
+    pub(super) len: usize,
+}
+
+impl LaneCall {
+    /// Returns true if so many ranks and lanes can be.
+    pub(crate) fn fits(&self) -> bool {
+        (2..=MOST_MATES).contains(&self.size) && (1..=MOST_LANES).contains(&self.lanes)
+    }
+
+    pub(super) fn phases(&self) -> Phases {
+        let reduces = matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter);
+        Phases { reduces, takes: self.collective != Collective::ReduceScatter }
+    }
+
+    /// Bytes of `In` and of `Out`.
+    pub(super) fn lengths(&self) -> (usize, usize) {
+        if let Some(whole) = self.whole {
+            return (whole, whole);
+        }
+        let all = self.bytes * self.size;
+        match self.collective {
+            Collective::AllReduce | Collective::Broadcast(_) => (self.bytes, self.bytes),
+            Collective::ReduceScatter => (all, self.bytes),
+            Collective::AllGather => (self.bytes, all),
+            Collective::AllToAll => (all, all),
+        }
+    }
+
+    /// Bytes that this rank writes to its stage.
+    pub fn sent(&self) -> usize {
+        let own = self.part(self.rank).1;
+        match self.collective {
+            Collective::AllReduce | Collective::AllGather => own,
+            Collective::Broadcast(root) => self.bytes * usize::from(self.rank == root),
+            Collective::ReduceScatter | Collective::AllToAll => {
+                self.whole.unwrap_or(self.bytes * self.size) - own
+            }
+        }
+    }
+
+    /// Begin of the part of rank `i` in a buffer that holds all, and its bytes.
+    fn part(&self, i: usize) -> (usize, usize) {
+        let whole = self.whole.unwrap_or(usize::MAX);
+        let at = (i * self.bytes).min(whole);
+        (at, self.bytes.min(whole - at))
+    }
+
+    /// The bytes of such a part that lie in a window.
+    fn of_part(&self, w: Window, i: usize, slot: usize) -> Block {
+        let (at, all) = self.part(i);
+        let before = w.at.min(all);
+        Block { at: at + before, slot, len: w.len.min(all - before) }
+    }
+
+    /// Bytes of a window: in the buffer, or in each part.
+    fn window(&self) -> usize {
+        match self.collective {
+            Collective::AllReduce | Collective::AllGather | Collective::Broadcast(_) => WINDOW,
+            Collective::ReduceScatter | Collective::AllToAll => WINDOW / self.size / LINE * LINE,
+        }
+    }
+
+    /// Beginning and end of lane `i` in the buffer or in each part.
+    fn slice(&self, i: usize) -> (usize, usize) {
+        let each = self.bytes.div_ceil(self.lanes).next_multiple_of(LINE);
+        ((i * each).min(self.bytes), ((i + 1) * each).min(self.bytes))
+    }
+
+    /// Lane `i`, which begins where the stage has come to.
+    pub(super) fn lane(&self, i: usize, stage: &LaneMemory) -> LaneProgress {
+        let (begin, end) = self.slice(i);
+        LaneProgress::new(i, stage.staged(i), (end - begin).div_ceil(self.window()) as u64)
+    }
+
+    pub(super) fn window_of(&self, lane: &LaneProgress) -> Window {
+        let (begin, end) = self.slice(lane.index);
+        let at = begin + lane.window as usize * self.window();
+        Window { at, len: self.window().min(end - at) }
+    }
+
+    /// The bytes of rank `i` in a window of `In`, and in the stage of who holds that.
+    pub(super) fn block(&self, w: Window, i: usize) -> Block {
+        match self.collective {
+            Collective::AllReduce => {
+                let each = w.len.div_ceil(self.size).next_multiple_of(LINE);
+                let slot = (i * each).min(w.len);
+                Block { at: w.at + slot, slot, len: each.min(w.len - slot) }
+            }
+            Collective::ReduceScatter | Collective::AllToAll => self.of_part(w, i, i * self.window()),
+            Collective::AllGather if self.whole.is_some() => self.of_part(w, i, 0),
+            Collective::AllGather | Collective::Broadcast(_) => Block { at: w.at, slot: 0, len: w.len },
+        }
+    }
+
+    /// Place in `Out` of the result of this rank's part, which lies there in `In`.
+    pub(super) fn result(&self, w: Window, at: usize) -> usize {
+        if self.collective == Collective::ReduceScatter && self.whole.is_none() { w.at } else { at }
+    }
+
+    /// The bytes that come from rank `i` in a window: where in `Out`, and where in the stage of `i`.
+    pub(super) fn coming(&self, w: Window, i: usize) -> Block {
+        let slot = match self.collective {
+            Collective::AllReduce | Collective::Broadcast(_) => return self.block(w, i),
+            Collective::AllToAll => self.rank * self.window(),
+            Collective::AllGather | Collective::ReduceScatter => 0,
+        };
+        self.of_part(w, i, slot)
+    }
+
+    /// The ranks that this one takes bytes from, the next one first: not all take from the same one at once.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
+        let only = if let Collective::Broadcast(root) = self.collective { Some(root) } else { None };
+        self.others().filter(move |&r| only.is_none_or(|root| root == r))
+    }
+
+    /// The other ranks, in that order.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        let size = self.size;
+        (1..size).map(move |i| (rank + i) % size)
     }
 }

@@ -1,11 +1,8 @@
 //! Counters of a group, always on; where the launcher wants them, in memory that it reads.
 
-mod call_words;
-mod live;
 mod sheet;
 
-pub use live::{CALL, Formed, LiveLink, LiveSlot, RawGroup};
-pub use sheet::{Sheet, Tally};
+pub use sheet::{CALL, Formed, LiveLink, LiveSlot, RawGroup, Sheet, Tally};
 
 use crate::Op;
 use sheet::{Slot, WORDS};

@@ -13,7 +13,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
     time::{Duration, Instant},
@@ -56,19 +56,25 @@ pub fn send_byte_with(stream: &UnixStream, byte: u8, fd: &impl AsFd) -> Result<(
 
 /// Receive bytes that are here, and the descriptor that came with the last of them, if one did: the system ends a read there.
 pub fn recv_bytes(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    receive(stream, bytes).map(|(n, fds, _)| (n, fds.into_iter().next()))
+}
+
+/// The bytes and all descriptors that came, close-on-exec, and whether some were left out.
+fn receive(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>, bool), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RECV)?;
-    let fds = control.drain().filter_map(|m| match m {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    let fd = fds.last();
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
     #[cfg(not(target_os = "linux"))]
-    if let Some(fd) = &fd {
+    for fd in &fds {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
     }
-    Ok((got.bytes, fd))
+    Ok((got.bytes, fds, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
 /// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may
@@ -79,10 +85,11 @@ pub fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
     let until = Instant::now() + limit;
     loop {
         let mut byte = [0];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = match recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RECV) {
-            Ok(got) => got,
+        let (fds, is_cut) = match receive(stream, &mut byte) {
+            Ok((0, ..)) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
+            }
+            Ok((_, fds, is_cut)) => (fds, is_cut),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 // WAIT(until): a descriptor from a peer, to the deadline of who calls
@@ -91,28 +98,15 @@ pub fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
             }
             Err(e) => return Err(e.into()),
         };
-        if got.bytes == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
-        }
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = message {
-                fds.extend(more);
-            }
-        }
         // The system leaves out what this process has no room for (or, if a security module says so, may not have), and says no
         // more than that something is missing.
-        if fds.is_empty() && got.flags.contains(ReturnFlags::CTRUNC) {
+        if fds.is_empty() && is_cut {
             return Err(Errno::MFILE.into());
         }
-        let (Some(fd), true, CARRIER) =
-            (fds.pop(), fds.is_empty() && !got.flags.contains(ReturnFlags::CTRUNC), byte[0])
-        else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer"));
+        return match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([fd]) if !is_cut && byte == [CARRIER] => Ok(fd),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer")),
         };
-        #[cfg(not(target_os = "linux"))]
-        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
-        return Ok(fd);
     }
 }
 
@@ -123,6 +117,18 @@ fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()>
         0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
         _ => Ok(()),
     }
+}
+
+/// A duplicate of descriptor `fd`, which a variable named; the original stays open.
+pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: `fd` is not -1, which is all that the type's layout asks. It is used for one dup
+    // only, and the system answers EBADF when nobody opened it. Nothing in this process owns it:
+    // the parent left it open and named it in the environment.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
 }
 
 #[cfg(test)]

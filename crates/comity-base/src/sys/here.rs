@@ -1,8 +1,10 @@
 //! Facts about this process's machine that it announces to the others.
 
-use std::hash::{BuildHasherDefault, Hasher};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+};
 
 /// The system's name of this host.
 pub fn host_name() -> String {
@@ -13,25 +15,18 @@ pub fn host_name() -> String {
 /// Equal for processes that can share memory, as far as can be known without trying: the same boot of the same machine and
 /// the same network namespace, or the same name where the user gave one.
 pub fn host_id(given: Option<&str>) -> u64 {
-    let mut hash = Fnv::default();
     if let Some(name) = given {
-        hash.write(b"name ");
-        hash.write(name.as_bytes());
-        return hash.finish();
+        return fnv(&[b"name ", name.as_bytes()].concat());
     }
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let boot = read("/proc/sys/kernel/random/boot_id");
-    hash.write(b"boot ");
-    hash.write(if boot.is_empty() { host_name() } else { boot }.as_bytes());
-    if let Ok(namespace) = std::fs::read_link("/proc/self/ns/net") {
-        hash.write(namespace.as_os_str().as_encoded_bytes());
-    }
-    hash.finish()
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = if boot.is_empty() { host_name() } else { boot };
+    let namespace = fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    fnv(&[b"boot ", boot.as_bytes(), namespace.as_os_str().as_encoded_bytes()].concat())
 }
 
 /// Numbers hosts from 0 in order of first appearance.
 pub fn number_hosts(ids: impl Iterator<Item = u64>) -> Vec<usize> {
-    let mut seen = std::collections::HashMap::<u64, usize, BuildHasherDefault<Fnv>>::default();
+    let mut seen = BTreeMap::new();
     ids.map(|id| {
         let next = seen.len();
         *seen.entry(id).or_insert(next)
@@ -88,26 +83,9 @@ pub fn source(to: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// FNV-1a: the same in every build, which the standard library's hasher does not promise.
-#[derive(Debug)]
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
+/// A small hash (FNV-1a) that is the same on every host and in every version.
+pub fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

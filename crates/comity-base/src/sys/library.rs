@@ -6,7 +6,6 @@ use std::{
     ffi::{OsStr, OsString, c_int},
 };
 
-/// Visibility of a library's symbols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SymbolScope {
     /// Nobody.
@@ -80,6 +79,13 @@ macro_rules! functions {
             $($vis $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             // SAFETY: the same.
             $($($vis $maybe: Option<unsafe extern "C" fn($($its_arg),*) $(-> $its_out)?>,)*)?
+        }
+
+        /// Addresses tell nobody anything.
+        impl $(<$handle>)? ::std::fmt::Debug for $name $(<$handle>)? {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {

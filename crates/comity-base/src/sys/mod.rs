@@ -4,71 +4,37 @@
 pub mod clock;
 mod cores;
 pub mod cuda;
-mod exit;
 mod fds;
-mod fnv;
 pub mod here;
 mod hidden;
-mod inherited;
 mod interfaces;
-mod interrupt;
 pub(crate) mod library;
 mod map;
 pub mod mpi;
-mod multipath;
 pub mod nccl;
 mod peer_memory;
-mod poll;
 mod process;
-mod region;
-mod tracer;
-#[cfg(target_os = "linux")]
-mod trip;
-mod unacked;
+mod tcp;
 pub mod verbs;
 mod waker;
-mod words;
 
 pub use cores::{leave_core, thread_number, waited_for_processor, wants_core};
-pub use exit::{at_exit, end_with};
-pub use fds::{recv_bytes, recv_fd, send_byte_with, send_fd};
-pub use fnv::fnv;
+pub use fds::{inherited, recv_bytes, recv_fd, send_byte_with, send_fd};
+pub use here::fnv;
 pub use hidden::{HiddenBytes, traceless};
-pub use inherited::inherited;
 pub use interfaces::{Interface, in_network, interfaces};
-pub use interrupt::{Asking, give_up, nap, poll_joining};
-pub use interrupt::{Interrupt, interrupt_with};
-pub use map::Mapping;
-#[cfg(target_os = "linux")]
-pub use multipath::uses_paths;
-pub use multipath::{has_paths, tcp_socket, want_paths};
+pub(crate) use map::Words;
+pub use map::{Mapping, Region, SharedMemory};
 #[cfg(target_os = "linux")]
 pub use peer_memory::peer_of;
 #[cfg(target_os = "linux")]
 pub use peer_memory::peer_user;
-pub use peer_memory::{PeerMemory, bytes_pulled};
-pub use poll::poll_until;
-pub use process::HomeProcess;
-pub use process::{JobPlace, process_number};
-pub use region::{Region, SharedMemory};
-pub use tracer::{Lineage, Tracer, yama_scope};
+pub use peer_memory::{Lineage, PeerMemory, Tracer, bytes_pulled, yama_scope};
+pub use process::{HomeProcess, JobPlace, at_exit, end_with, process_number};
 #[cfg(target_os = "linux")]
-pub use trip::{least_round_trip, unanswered};
-pub use unacked::has_arrived;
-pub use waker::Waker;
-pub(crate) use words::Words;
-
-/// None: this system does not tell it.
-#[cfg(not(target_os = "linux"))]
-pub fn least_round_trip(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {
-    None
-}
-
-/// None: this system does not tell the time for which nothing has come back.
-#[cfg(not(target_os = "linux"))]
-pub fn unanswered(_: std::os::fd::BorrowedFd<'_>) -> Option<std::time::Duration> {
-    None
-}
+pub use tcp::uses_paths;
+pub use tcp::{has_arrived, has_paths, least_round_trip, tcp_socket, unanswered, want_paths};
+pub use waker::{Asking, Interrupt, Waker, give_up, interrupt_with, nap, poll_joining, poll_until};
 
 /// The system's words; where it has no such call, or a filter of system calls forbids it, a sentence that names the call.
 #[cfg(target_os = "linux")]

@@ -5,7 +5,8 @@
 use crate::{Error, ErrorKind, Result};
 use aws_lc_rs::digest::{SHA256, digest};
 use std::{
-    process,
+    ffi::c_int,
+    io, process, ptr,
     sync::{
         OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -166,6 +167,23 @@ fn random_bytes_of_the_library() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| Error::os("telling this process from others", e))?;
     Ok(*RANDOM.get_or_init(|| bytes))
+}
+
+/// End the process with `code`, whatever code it was to end with. For the last thing that runs when it exits: what the C library has not
+/// written yet is written, nothing else is done.
+pub fn end_with(code: c_int) -> ! {
+    // SAFETY: null stands for all streams, and the end takes a number.
+    unsafe {
+        libc::fflush(ptr::null_mut());
+        libc::_exit(code)
+    }
+}
+
+/// Run `run` when the process returns from main or calls exit.
+pub fn at_exit(run: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: the function lives for ever, and does not unwind.
+    let registered = unsafe { libc::atexit(run) };
+    if registered == 0 { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Links between threads of one process: shared memory's rings, in memory that nobody else maps.
 
 use super::{
-    About, Connected, Connection, Connector, JobInfo, Link, LinkKind, Missed, Pair, Seen, Transport,
-    TransportInfo, shm::ShmLink,
+    About, Attempt, Connection, Connector, JobInfo, Link, LinkKind, Pair, Seen, Transport, TransportInfo,
+    shm::ShmLink,
 };
 use crate::Result;
 use std::io;
@@ -41,11 +41,11 @@ impl Transport for Local {
         match *self {}
     }
 
-    fn connect(&self, _: &Pair<'_>, _: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, _: &Pair<'_>, _: &dyn Connector) -> Attempt {
         match *self {}
     }
 
-    fn accept(&self, _: &Pair<'_>, _: Vec<Connection>, _: &dyn Connector) -> Result<Connected, Missed> {
+    fn accept(&self, _: &Pair<'_>, _: Vec<Connection>, _: &dyn Connector) -> Attempt {
         match *self {}
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{ShmLink, loans::Pull};
 use crate::{
-    About, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, NewLink, Pair, Result, Seen,
+    About, Attempt, Card, Connected, Connection, Connector, JobInfo, LinkKind, NewLink, Pair, Result, Seen,
     Transport, TransportInfo, Variables,
     channel::Stream,
     dial_within_host, info_of_host,
@@ -11,7 +11,6 @@ use crate::{
 };
 use std::{io, thread};
 
-/// The transport over shared memory.
 #[derive(Debug)]
 pub(crate) struct Shm {
     pull: Pull,
@@ -31,7 +30,6 @@ pub(crate) enum Trace {
     Keep,
 }
 
-/// Settings that users may choose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShmSettings {
     /// Memory of this process, in MiB, that the other ranks of its host may read in place; `None`: as much as the system gives.
@@ -137,7 +135,7 @@ impl Transport for Shm {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         Ok(match dial_within_host(pair, connector)? {
             // It makes the memory when it opens the group.
             Ok(stream) => Connected::Soon(Stream::Unix(stream)),
@@ -152,12 +150,7 @@ impl Transport for Shm {
         }
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        connections: Vec<Connection>,
-        _: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
         Ok(within_host(connections)
             .map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
     }

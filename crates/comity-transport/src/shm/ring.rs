@@ -63,7 +63,6 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// The writer's side.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     tail: u64,
@@ -71,7 +70,6 @@ pub(crate) struct RingWriter {
     cap: usize,
 }
 
-/// The reader's side.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     head: u64,
@@ -86,7 +84,6 @@ pub(crate) struct RingReader {
 }
 
 impl RingWriter {
-    /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
         Self { tail: 0, head: 0, cap }
@@ -152,7 +149,6 @@ impl RingWriter {
         announce(&s.writer_asleep.0);
     }
 
-    /// Awake again.
     pub(crate) fn disarm(&self, s: &Shared) {
         s.writer_asleep.0.store(0, Ordering::Relaxed);
     }
@@ -164,7 +160,6 @@ impl RingWriter {
 }
 
 impl RingReader {
-    /// At the start of an empty ring.
     pub(crate) fn new(cap: usize) -> Self {
         assert!(cap.is_power_of_two());
         Self { head: 0, shown: 0, tail: 0, cap, short: [0; SHORT], short_from: 0, short_to: 0 }
@@ -237,7 +232,6 @@ impl RingReader {
         announce(&s.reader_asleep.0);
     }
 
-    /// Awake again.
     pub(crate) fn disarm(&self, s: &Shared) {
         s.reader_asleep.0.store(0, Ordering::Relaxed);
     }

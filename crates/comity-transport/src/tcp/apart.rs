@@ -7,7 +7,7 @@ use super::{
 use crate::conformance::{conformance, eventually, fill};
 use std::io::{Read, Write};
 
-/// More connections than this have the frames of a [far](threads::FAR) pair here.
+/// More connections than this have the frames of a [far](reach::FAR) pair here.
 const NEAR: usize = 4;
 
 /// The ends of a link with connections for each direction, and a send thread where there may be one; all goes aside.

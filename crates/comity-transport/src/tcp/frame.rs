@@ -19,7 +19,6 @@ use crate::{
 };
 use comity_kernel::Crc32c;
 
-/// Bytes of a header.
 pub(super) const HEADER: usize = 20;
 /// Bytes of a header that its own checksum covers.
 const COVERED: usize = 12;
@@ -49,7 +48,6 @@ const _: () = assert!(SEALED_FRAME <= SEALED_MOST && SEALED_SMALL < SEALED_FRAME
 /// In a header's length: the next frame travels aside.
 const NEXT_ASIDE: u32 = 1 << 31;
 
-/// Connection over which a frame travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameRoute {
     /// On the link's first connection, which carries both directions.
@@ -135,7 +133,6 @@ pub(super) fn seal(
     Ok(SEALED_HEADER + len)
 }
 
-/// A frame whose header has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrivingFrame {
     /// Bytes of the piece that the reader has not had.
@@ -144,7 +141,6 @@ pub(super) struct ArrivingFrame {
     pub(super) given: usize,
     /// The whole piece is here, and right.
     pub(super) sound: bool,
-    /// Connection of the next frame.
     pub(super) next: FrameRoute,
     announced: u32,
     checksum: Crc32c,
@@ -154,7 +150,6 @@ pub(super) struct ArrivingFrame {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) len: usize,
-    /// Connection of the next frame.
     pub(super) next: FrameRoute,
     header: [u8; HEADER],
     tag: [u8; TAG],

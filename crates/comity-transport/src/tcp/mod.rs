@@ -21,22 +21,18 @@ mod frame;
 mod framing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
-mod inbound;
-mod outbound;
+mod positions;
 mod reach;
-mod recv;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod threads;
 
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
 use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
 use framing::{Framing, SendThread, SendThreads, framing};
-use outbound::{CutLengths, Outbound};
+use positions::{CutLengths, Outbound, Receiver};
 pub(crate) use reach::Tcp;
-use recv::Receiver;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
@@ -52,7 +48,7 @@ const CHUNK: usize = frame::FRAME;
 pub(crate) struct TcpOptions {
     /// Connections that carry long messages that leave; at the other end the other ones do.
     pub(crate) ways: Ways,
-    /// The peer is [far](threads::FAR): frames are short, so that many connections share even a short message.
+    /// The peer is [far](reach::FAR): frames are short, so that many connections share even a short message.
     pub(crate) is_far: bool,
     /// Threads that links may have for sending, each on a connection that carries one direction's long messages.
     pub(crate) send_threads: Option<Arc<SendThreads>>,
@@ -123,7 +119,7 @@ impl Route {
 /// End of a link over TCP. See the [contract](super).
 #[derive(Debug)]
 pub(crate) struct TcpLink {
-    sockets: Vec<TcpStream>,
+    sockets: Arc<[TcpStream]>,
     /// Position of the outgoing stream, and what hands it to the system.
     out: Outbound,
     framing: Box<dyn Framing>,
@@ -173,10 +169,11 @@ impl TcpLink {
         let ends = sockets.iter().map(|s| s.local_addr().ok().zip(s.peer_addr().ok())).collect();
         let (send, recv) = seals.into_iter().map(|s| (s.send, s.recv)).unzip();
         let n = sockets.len();
+        let sockets: Arc<[TcpStream]> = sockets.into();
         let ways = options.ways;
-        let receiver = Receiver::new(Route::new(n, ways.back()), recv);
+        let receiver = Receiver::new(Arc::clone(&sockets), Route::new(n, ways.back()), recv);
         let cutting = if options.is_far && n > 2 { CutLengths::FAR } else { CutLengths::NEAR };
-        let out = Outbound::new(Route::new(n, ways), cutting);
+        let out = Outbound::new(Arc::clone(&sockets), Route::new(n, ways), cutting);
         let framing = framing(&out, send, options.send_threads.clone());
         Self { sockets, out, framing, receiver, error: None, ends, at: 0 }
     }
@@ -214,17 +211,17 @@ impl Link for TcpLink {
         if let Some(e) = &self.error {
             return Err(e.clone());
         }
-        let put = self.framing.put(&mut self.out, &self.sockets, head, body);
+        let put = self.framing.put(&mut self.out, head, body);
         put.map_err(|e| self.fail(e, self.out.turn))
     }
 
     fn announce(&mut self, len: usize, is_busy: bool, _stays: Stays) {
         let is_long = self.out.begin(len);
-        self.framing.announce(&self.out, &self.sockets, len, is_long, is_busy);
+        self.framing.announce(&self.out, len, is_long, is_busy);
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
-        if let Err(e) = self.receiver.gather(&self.sockets, want) {
+        if let Err(e) = self.receiver.gather(want) {
             self.fail(e, self.receiver.line.turn);
         }
         match &self.error {
@@ -239,7 +236,7 @@ impl Link for TcpLink {
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
         let mut taken = 0;
-        if let Err(e) = self.receiver.take(&self.sockets, dst, &mut taken) {
+        if let Err(e) = self.receiver.take(dst, &mut taken) {
             self.fail(e, self.receiver.line.turn);
         }
         match &self.error {
@@ -310,10 +307,10 @@ impl Drop for TcpLink {
     /// its connection, and a reset discards what has not been delivered.
     fn drop(&mut self) {
         self.framing.end_thread();
-        for socket in &self.sockets {
+        for socket in &*self.sockets {
             // It fails where the connection has ended already.
             let _ = socket.shutdown(Shutdown::Write);
         }
-        self.receiver.line.drain(&self.sockets);
+        self.receiver.line.drain();
     }
 }

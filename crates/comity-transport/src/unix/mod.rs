@@ -3,17 +3,32 @@
 //! The higher rank connects to the socket of the host, and that connection is the link: nothing is framed, summed or sealed, since what
 //! the system copies between two processes of a host is not damaged and leaves it nowhere. A pair takes it only where `COMITY_LINKS`
 //! names it: shared memory is faster, and copies nothing through the system.
-
-mod link;
+//!
+//! An end of a link over a connected Unix stream socket.
+//!
+//! ```text
+//!   put:   head and body --> the system, in one call          as much as it has room for
+//!   peek:  the system --> inbox, lent from there              what is reduced
+//!   take:  inbox, then the system --> the caller's place      what is only moved; a short one reads ahead into the inbox
+//! ```
 
 use super::{
-    About, Connected, Connection, Connector, JobInfo, Missed, Pair, Seen, Transport, TransportInfo,
+    About, Attempt, Connected, Connection, Connector, JobInfo, Pair, Seen, Transport, TransportInfo,
     dial_within_host, info_of_host, within_host,
 };
-use crate::Result;
-use link::UnixLink;
+use crate::{
+    Interest, Lending, Link, LinkError, LinkKind, LinkProperties, Result, SMALL_WANT,
+    socket::{receive, send},
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::Shutdown,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+};
 
-/// The transport over Unix sockets.
 #[derive(Debug)]
 pub(crate) struct Unix;
 
@@ -36,19 +51,212 @@ impl Transport for Unix {
         pair.share_a_host()
     }
 
-    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Result<Connected, Missed> {
+    fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
         Ok(match dial_within_host(pair, connector)? {
             Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
             Err(why) => Connected::Not(why),
         })
     }
 
-    fn accept(
-        &self,
-        _: &Pair<'_>,
-        connections: Vec<Connection>,
-        _: &dyn Connector,
-    ) -> Result<Connected, Missed> {
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
         Ok(within_host(connections).map_or_else(|not| not, |stream| Connected::Link(UnixLink::boxed(stream))))
+    }
+}
+
+/// Bytes to move in one call. The system holds about two such pieces of a connection.
+const CHUNK: usize = 128 << 10;
+/// Bytes read ahead, or for a reduction: few enough for the second-level cache.
+const INBOX: usize = 64 << 10;
+/// Number of times that the inbox is emptied at the end of a link: more than the system holds, for a peer may go on sending.
+const LAST_LOOKS: usize = 64;
+/// Smallest read, in bytes, that goes straight to its place, without reading ahead: more would be copied twice.
+const STRAIGHT: usize = 16 << 10;
+
+#[derive(Debug)]
+struct UnixLink {
+    stream: UnixStream,
+    inbox: Box<[u8]>,
+    /// Range of the inbox that was not consumed yet.
+    begin: usize,
+    end: usize,
+    error: Option<LinkError>,
+    ended: bool,
+}
+
+impl UnixLink {
+    /// Over a connected, authenticated stream.
+    fn boxed(stream: UnixStream) -> io::Result<Box<dyn Link>> {
+        stream.set_nonblocking(true)?;
+        // Where sends take no flag against it, a closed peer must not kill the process.
+        #[cfg(target_vendor = "apple")]
+        socket2::SockRef::from(&stream).set_nosigpipe(true)?;
+        let inbox = vec![0; INBOX].into_boxed_slice();
+        Ok(Box::new(Self { stream, inbox, begin: 0, end: 0, error: None, ended: false }))
+    }
+
+    /// Read once into `dst` and, behind it, into an inbox that is empty; how many bytes came to `dst`.
+    fn read(&mut self, dst: &mut [u8], ahead: bool) -> usize {
+        if self.ended {
+            return 0;
+        }
+        let room = dst.len();
+        let came = {
+            let inbox = if ahead { &mut self.inbox[..] } else { &mut [] };
+            receive(&self.stream, &mut [IoSliceMut::new(dst), IoSliceMut::new(inbox)])
+        };
+        match came {
+            Ok(n) => {
+                self.begin = 0;
+                self.end = n.saturating_sub(room);
+                n.min(room)
+            }
+            Err(e) => {
+                self.ended = true;
+                self.fail(e);
+                0
+            }
+        }
+    }
+
+    /// Read once behind what the inbox holds, which is little.
+    fn fill(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.inbox.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        match receive(&self.stream, &mut [IoSliceMut::new(&mut self.inbox[self.end..])]) {
+            Ok(n) => self.end += n,
+            Err(e) => {
+                self.ended = true;
+                self.fail(e);
+            }
+        }
+    }
+
+    /// Keep the first error.
+    fn fail(&mut self, e: LinkError) -> LinkError {
+        self.error.get_or_insert(e).clone()
+    }
+}
+
+impl Lending for UnixLink {}
+
+impl Link for UnixLink {
+    fn properties(&self) -> LinkProperties {
+        LinkProperties::of_system(LinkKind::Unix)
+    }
+
+    fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        if head.is_empty() && body.is_empty() {
+            return Ok(0);
+        }
+        let body = &body[..body.len().min(CHUNK)];
+        send(&self.stream, &[IoSlice::new(head), IoSlice::new(body)]).map_err(|e| self.fail(e))
+    }
+
+    fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
+        if self.end - self.begin < want.clamp(1, SMALL_WANT) {
+            self.fill();
+        }
+        match &self.error {
+            // What had come before it was read first.
+            Some(e) if self.begin == self.end => Err(e.clone()),
+            _ => Ok(&self.inbox[self.begin..self.end]),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.begin += n;
+    }
+
+    fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
+        let mut n = dst.len().min(self.end - self.begin);
+        dst[..n].copy_from_slice(&self.inbox[self.begin..self.begin + n]);
+        self.begin += n;
+        let rest = &mut dst[n..];
+        if !rest.is_empty() {
+            let most = rest.len().min(CHUNK);
+            n += self.read(&mut rest[..most], most < STRAIGHT);
+            if let (0, Some(e)) = (n, &self.error) {
+                return Err(e.clone());
+            }
+        }
+        Ok(n)
+    }
+
+    // The system wakes whoever polls a socket, announced or not.
+    fn arm(&mut self, _: Interest) {}
+
+    fn disarm(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
+        out.push((self.stream.as_fd(), interest));
+    }
+}
+
+impl Drop for UnixLink {
+    /// Leave nothing unread, or the peer would hear of a reset in place of an end.
+    fn drop(&mut self) {
+        // It fails where the connection has ended already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        for _ in 0..LAST_LOOKS {
+            self.begin = self.end;
+            self.fill();
+            if self.begin == self.end {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::conformance::conformance;
+
+    fn pair() -> (Box<dyn Link>, Box<dyn Link>) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (UnixLink::boxed(a).unwrap(), UnixLink::boxed(b).unwrap())
+    }
+
+    conformance!(pair);
+
+    #[test]
+    fn a_short_take_reads_ahead_and_a_long_one_goes_straight_to_its_place() {
+        let (mut a, mut b) = pair();
+        assert_eq!(a.put(b"head", &[7; 100]), Ok(104));
+        let mut place = [0; 4];
+        assert_eq!(b.take(&mut place), Ok(4));
+        assert_eq!(&place, b"head");
+        // It is here without another look at the system.
+        drop(a);
+        assert_eq!(b.peek(1).unwrap(), [7; 100]);
+        b.consume(100);
+        assert_eq!(b.peek(1), Err(LinkError("closed its connection".into())));
+
+        let (mut a, mut b) = pair();
+        assert_eq!(a.put(&[], &vec![9; STRAIGHT + 10]), Ok(STRAIGHT + 10));
+        let mut place = vec![0; STRAIGHT];
+        assert_eq!(b.take(&mut place), Ok(STRAIGHT));
+        assert!(place.iter().all(|v| *v == 9));
+        assert_eq!(b.peek(10).unwrap(), [9; 10]);
+    }
+
+    #[test]
+    fn who_leaves_bytes_unread_still_closes_in_good_order() {
+        let (a, mut b) = pair();
+        b.put(&[], &[1; 5000]).unwrap();
+        drop(a);
+        assert_eq!(b.peek(1), Err(LinkError("closed its connection".into())));
     }
 }

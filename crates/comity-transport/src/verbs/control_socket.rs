@@ -4,7 +4,7 @@
 
 use crate::{
     channel::{Malformed, Reader, Writer},
-    sys::verbs::{Address, End},
+    sys::verbs::{Abilities, Address, End},
 };
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -29,12 +29,9 @@ pub(super) type PostedReceives = Result<[u32; 2], String>;
 pub(super) struct OfferedDevice {
     pub(super) name: String,
     pub(super) at: Address,
-    pub(super) reliable: bool,
-    pub(super) unreliable: bool,
-    pub(super) equal_frames: bool,
+    pub(super) abilities: Abilities,
 }
 
-/// A message of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
     /// This end's devices for the pair, or why there are none; and half of the epoch.
@@ -73,7 +70,6 @@ fn put_each<T>(w: &mut Writer, kind: u8, paths: &[Result<T, String>], put: impl 
     });
 }
 
-/// Takes what [`put_each`] wrote.
 fn take_each<'a, T>(
     r: &mut Reader<'a>,
     take: impl Fn(&mut Reader<'a>) -> Result<T, Malformed>,
@@ -102,7 +98,8 @@ impl ControlMessage {
                 w.list(MAX_PATHS, devices, |w, d| {
                     w.text(&d.name);
                     put_address(w, &d.at);
-                    w.u8(u8::from(d.reliable) | u8::from(d.unreliable) << 1 | u8::from(d.equal_frames) << 2);
+                    let Abilities { reliable, unreliable, equal_frames } = d.abilities;
+                    w.u8(u8::from(reliable) | u8::from(unreliable) << 1 | u8::from(equal_frames) << 2);
                 });
                 w.text(why);
             }
@@ -156,7 +153,11 @@ impl ControlMessage {
                         return Err(Malformed);
                     }
                     let [reliable, unreliable, equal_frames] = [1, 2, 4].map(|bit| bits & bit != 0);
-                    Ok(OfferedDevice { name, at, reliable, unreliable, equal_frames })
+                    Ok(OfferedDevice {
+                        name,
+                        at,
+                        abilities: Abilities { reliable, unreliable, equal_frames },
+                    })
                 })?;
                 Self::Offer { epoch, slots, devices, why: r.text()? }
             }
@@ -223,7 +224,6 @@ impl ControlSocket {
         !self.outbox.is_empty()
     }
 
-    /// Read what there is.
     pub(super) fn fill(&mut self) {
         let mut bytes = [0; 4096];
         while self.over.is_none() && self.inbox.len() < MAX_BODY + 4 {
@@ -280,9 +280,7 @@ mod tests {
         let device = ("[a-z]{0,9}", at.clone(), any::<[bool; 3]>()).prop_map(|(name, at, b)| OfferedDevice {
             name,
             at,
-            reliable: b[0],
-            unreliable: b[1],
-            equal_frames: b[2],
+            abilities: Abilities { reliable: b[0], unreliable: b[1], equal_frames: b[2] },
         });
         let end = (any::<u32>(), any::<u32>(), at).prop_map(|(number, first, at)| End { number, first, at });
         let made = prop_oneof!["\\PC{0,20}".prop_map(Err), (end.clone(), end).prop_map(|(a, b)| Ok([a, b]))];

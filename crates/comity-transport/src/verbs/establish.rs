@@ -2,17 +2,18 @@
 //!
 //! Both ends say what they have; choose alike which devices to try; make, connect and post; greet each other over each queue pair;
 //! and keep the paths over which both were heard. Every failure is told to the other end, so both know the same in the end.
+//!
+//! Pairing of the devices of two ends that share a cable: guessed from addresses, proven by trying.
 
 use super::{
     control_socket::{ControlMessage, ControlSocket, MAX_PATHS, Made, OfferedDevice, PostedReceives},
     driver::{Handle, Held, Slots, driver},
-    flow::Excess,
-    pairing,
+    path::{Excess, RdmaPath},
     peer_connection::PeerConnection,
 };
 use crate::{
     Result,
-    sys::verbs::{Address, Depth, End, QueueService},
+    sys::verbs::{Abilities, Address, Depth, End, QueueService},
 };
 use std::{
     net::TcpStream,
@@ -27,7 +28,6 @@ const GREETING: Duration = Duration::from_secs(8);
 /// Between two looks at what no descriptor tells.
 const SETUP_POLL: Duration = Duration::from_millis(1);
 
-/// This end's devices and options.
 #[derive(Debug)]
 pub(super) struct Ours {
     /// The devices to use, in any order.
@@ -55,7 +55,6 @@ enum Stop {
     Peer(String),
 }
 
-/// Bring up what two ends have between them.
 pub(super) fn establish(
     stream: TcpStream,
     ours: Ours,
@@ -71,7 +70,7 @@ pub(super) fn establish(
         Ok(id) => id,
         Err(e) => return Ok(Err(format!("the thread that attends RDMA devices cannot be started: {e}"))),
     };
-    let mut handle = Handle { id, slots: ours.slots, fresh: true, _held: ours.held.clone() };
+    let mut handle = Handle { id, fresh: true, _held: ours.held.clone() };
     let mut raising = Raising { id, stream, ours, until, wait };
     match raising.run() {
         Ok(()) => {
@@ -91,15 +90,14 @@ struct Raising<'a> {
     wait: WaitReadable<'a>,
 }
 
-/// A path that is tried.
 struct Try {
-    /// This end's device.
     held: Arc<Held>,
-    /// The other's.
     theirs: OfferedDevice,
     service: Result<QueueService, String>,
     /// Its number among those tried.
     id: u8,
+    /// Numbers of the first packets of its queue pairs.
+    firsts: [u32; 2],
     /// Its place in the peer connection, once made.
     place: Option<usize>,
 }
@@ -132,8 +130,8 @@ impl Raising<'_> {
             let there: Vec<Address> = devices.iter().map(|d| d.at).collect();
             let lower = self.ours.lower;
             let next = match lower {
-                true => pairing::round(&here, &there, &made, &tried),
-                false => pairing::round(&there, &here, &made, &tried),
+                true => pairing_round(&here, &there, &made, &tried),
+                false => pairing_round(&there, &here, &made, &tried),
             };
             if next.is_empty() {
                 break;
@@ -147,9 +145,10 @@ impl Raising<'_> {
                     let held = self.ours.held[mine].clone();
                     let theirs = devices[other].clone();
                     let service = self.service(&held, &theirs);
-                    Try { held, theirs, service, id: id as u8, place: None }
+                    let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
+                    Ok(Try { held, theirs, service, id: id as u8, firsts, place: None })
                 })
-                .collect();
+                .collect::<Result<_, _>>()?;
             tried.extend(next.iter().copied());
             for (pair, out) in next.iter().zip(self.round(tries)?) {
                 match out {
@@ -174,9 +173,11 @@ impl Raising<'_> {
         let devices = self.ours.held.iter().take(MAX_PATHS).map(|h| OfferedDevice {
             name: h.name.clone(),
             at: h.at,
-            reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
-            unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
-            equal_frames: h.abilities.equal_frames,
+            abilities: Abilities {
+                reliable: h.abilities.reliable && self.ours.only != Some(QueueService::Unreliable),
+                unreliable: h.abilities.unreliable && self.ours.only != Some(QueueService::Reliable),
+                ..h.abilities
+            },
         });
         let epoch = random()?;
         let word = ControlMessage::Offer {
@@ -191,9 +192,12 @@ impl Raising<'_> {
     /// The service that both ends of a path have; reliable where it can be.
     fn service(&self, held: &Held, theirs: &OfferedDevice) -> Result<QueueService, String> {
         let allowed = |s| self.ours.only.is_none_or(|o| o == s);
-        if held.abilities.reliable && theirs.reliable && allowed(QueueService::Reliable) {
+        if held.abilities.reliable && theirs.abilities.reliable && allowed(QueueService::Reliable) {
             Ok(QueueService::Reliable)
-        } else if held.abilities.unreliable && theirs.unreliable && allowed(QueueService::Unreliable) {
+        } else if held.abilities.unreliable
+            && theirs.abilities.unreliable
+            && allowed(QueueService::Unreliable)
+        {
             Ok(QueueService::Unreliable)
         } else {
             Err(format!("{} here and {} there have no service in common (RC or UC)", held.name, theirs.name))
@@ -202,37 +206,28 @@ impl Raising<'_> {
 
     /// Try paths, each between two devices; what became of each.
     fn round(&self, mut tries: Vec<Try>) -> Result<Vec<Result<(), String>>, Stop> {
-        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect::<Result<_, _>>()?;
+        let made: Vec<Made> = tries.iter_mut().map(|t| self.make(t)).collect();
         self.say(&ControlMessage::Made(made.clone()));
         let ControlMessage::Made(theirs) = self.hear()? else { return Err(self.confused()) };
-        let posted: Vec<PostedReceives> = tries
-            .iter()
-            .enumerate()
-            .map(|(i, t)| {
-                let mine = made[i].as_ref().map_err(|why| format!("here: {why}"))?;
-                let other = theirs.get(i).ok_or("it tries fewer paths")?.as_ref();
-                let other = other.map_err(|why| format!("there: {why}"))?;
-                self.connect(t, mine, other).map_err(|why| format!("here: {why}"))
-            })
-            .collect();
+        let here = |why: &String| format!("here: {why}");
+        let connected = |(i, t): (usize, &Try)| {
+            let mine = made[i].as_ref().map_err(here)?;
+            self.connect(t, mine, &of_peer(&theirs, i)?).map_err(|why| here(&why))
+        };
+        let posted: Vec<PostedReceives> = tries.iter().enumerate().map(connected).collect();
         self.say(&ControlMessage::Ready(posted.clone()));
         let ControlMessage::Ready(theirs) = self.hear()? else { return Err(self.confused()) };
-        let mut out: Vec<Result<(), String>> = posted
-            .into_iter()
-            .enumerate()
-            .map(|(i, mine)| {
-                mine?;
-                let other = theirs.get(i).ok_or("it tries fewer paths")?.clone();
-                self.greet(&tries[i], other.map_err(|why| format!("there: {why}"))?)
-            })
-            .collect();
-        let heard = self.await_greetings(&tries, &mut out)?;
-        self.say(&ControlMessage::Heard(heard.clone()));
+        let greeted = |(i, t): (usize, &Try)| {
+            posted[i].clone()?;
+            self.greet(t, of_peer(&theirs, i)?)
+        };
+        let mut out: Vec<Result<(), String>> = tries.iter().enumerate().map(greeted).collect();
+        self.await_greetings(&tries, &mut out)?;
+        self.say(&ControlMessage::Heard(out.clone()));
         let ControlMessage::Heard(theirs) = self.hear()? else { return Err(self.confused()) };
         for (i, out) in out.iter_mut().enumerate() {
-            let other = theirs.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
             if out.is_ok() {
-                *out = heard[i].clone().and_then(|()| other.map_err(|why| format!("there: {why}")));
+                *out = of_peer(&theirs, i);
             }
             let mut driver = driver();
             match (tries[i].place, &out) {
@@ -241,32 +236,23 @@ impl Raising<'_> {
                         peer_connection.established(place);
                     }
                 }
-                (Some(place), Err(_)) => driver.unmake(self.id, place, &self.ours.slots),
+                (Some(place), Err(_)) => driver.unmake(self.id, place),
                 (None, _) => {}
             }
         }
         Ok(out)
     }
 
-    fn make(&self, t: &mut Try) -> Result<Made, Stop> {
-        let service = match &t.service {
-            Ok(service) => *service,
-            Err(why) => return Ok(Err(why.clone())),
-        };
-        let firsts = [random()? as u32 & 0xff_ffff, random()? as u32 & 0xff_ffff];
-        let equal = t.held.abilities.equal_frames || t.theirs.equal_frames;
+    fn make(&self, t: &mut Try) -> Made {
+        let service = t.service.clone()?;
+        let equal = t.held.abilities.equal_frames || t.theirs.abilities.equal_frames;
         let there = format!("{} ({})", t.theirs.at, t.theirs.name);
         let mut driver = driver();
-        let place = match driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there)) {
-            Ok(place) => place,
-            Err(why) => return Ok(Err(why)),
-        };
+        let place = driver.make(self.id, &t.held, service, &self.ours.slots, (t.id, equal, there))?;
         t.place = Some(place);
         let path = driver.peers.get(&self.id).and_then(|e| e.paths.get(place));
-        let ends = |w: &super::path::RdmaPath| {
-            [0, 1].map(|k| End { number: w.qps[k].queue, first: firsts[k], at: t.held.at })
-        };
-        Ok(path.map(ends).ok_or_else(|| "the peer connection is gone".to_owned()))
+        let qps = &path.ok_or("the peer connection is gone")?.qps;
+        Ok([0, 1].map(|k| End { number: qps[k].queue, first: t.firsts[k], at: t.held.at }))
     }
 
     fn connect(&self, t: &Try, mine: &[End; 2], theirs: &[End; 2]) -> PostedReceives {
@@ -276,19 +262,15 @@ impl Raising<'_> {
             let device = driver.rails.device(t.held.rail).ok_or("the device is closed")?;
             device.connect(mine.number, *service, mine.first, theirs).map_err(|t| t.to_string())?;
         }
-        let driver = &mut *driver;
-        let path = driver
-            .peers
-            .get_mut(&self.id)
-            .and_then(|e| e.paths.get_mut(place))
-            .ok_or("the peer connection is gone")?;
-        path.post_all(&mut driver.rails)
+        let (peer_connection, rails) = driver.reach(self.id).ok_or("the peer connection is gone")?;
+        let path = peer_connection.paths.get_mut(place).ok_or("it was not made")?;
+        path.post_all(rails)
     }
 
     /// The other end has posted: send it the first frames.
     fn greet(&self, t: &Try, posted: [u32; 2]) -> Result<(), String> {
-        let driver = &mut *driver();
-        let peer_connection = driver.peers.get_mut(&self.id).ok_or("the peer connection is gone")?;
+        let mut driver = driver();
+        let (peer_connection, rails) = driver.reach(self.id).ok_or("the peer connection is gone")?;
         let most = self.ours.slots.qps;
         if posted.iter().zip(most).any(|(p, Depth { slots, .. })| *p as usize > slots || *p == 0) {
             return Err(format!("{}: {:?}", t.theirs.name, Excess));
@@ -296,15 +278,11 @@ impl Raising<'_> {
         let epoch = peer_connection.epoch;
         let path = t.place.and_then(|p| peer_connection.paths.get_mut(p)).ok_or("it was not made")?;
         path.posted(posted);
-        path.greet(&mut driver.rails, epoch)
+        path.greet(rails, epoch)
     }
 
-    /// Wait until the other end was heard on every path that may still come up, or for long enough.
-    fn await_greetings(
-        &self,
-        tries: &[Try],
-        out: &mut [Result<(), String>],
-    ) -> Result<Vec<Result<(), String>>, Stop> {
+    /// Wait until the other end was heard on every path that may still come up, or for long enough. Whatever was not heard is an error.
+    fn await_greetings(&self, tries: &[Try], out: &mut [Result<(), String>]) -> Result<(), Stop> {
         let until = (Instant::now() + GREETING).min(self.until);
         loop {
             let mut driver = driver();
@@ -312,33 +290,26 @@ impl Raising<'_> {
             let Some(peer_connection) = driver.peers.get(&self.id) else {
                 return Err(Stop::Peer("the peer connection is gone".into()));
             };
-            let path = |t: &Try| t.place.and_then(|p| peer_connection.paths.get(p));
-            let is_heard = |t: &Try| path(t).is_some_and(|w| w.is_heard());
-            let error = |t: &Try| path(t).and_then(|w| w.error.clone());
-            let failed = peer_connection.error().map(|e| e.0.clone());
+            let failed = peer_connection.error().map(|e| format!("the other end {}", e.0));
             let late = Instant::now() >= until;
-            let waits =
-                tries.iter().zip(out.iter()).any(|(t, o)| o.is_ok() && !is_heard(t) && error(t).is_none());
-            if !waits || late || failed.is_some() {
-                let words = |t: &Try| match error(t)
-                    .or_else(|| failed.clone().map(|why| format!("the other end {why}")))
-                {
-                    Some(why) => why,
-                    None => format!(
+            let mut waits = false;
+            for (t, out) in tries.iter().zip(out.iter_mut()).filter(|(_, out)| out.is_ok()) {
+                let path = t.place.and_then(|p| peer_connection.paths.get(p));
+                let is_heard = path.is_some_and(RdmaPath::is_heard);
+                if let Some(why) = path.and_then(|w| w.error.as_ref()) {
+                    *out = Err(why.clone());
+                } else if let Some(why) = failed.as_ref().filter(|_| !is_heard) {
+                    *out = Err(why.clone());
+                } else if late && !is_heard {
+                    *out = Err(format!(
                         "nothing came from {} ({}) to {} ({}) within {GREETING:?}; are they on one cable or switch?",
                         t.theirs.name, t.theirs.at, t.held.name, t.held.at
-                    ),
-                };
-                return Ok(tries
-                    .iter()
-                    .zip(out)
-                    .map(|(t, o)| {
-                        o.clone().and_then(|()| match is_heard(t) && error(t).is_none() {
-                            true => Ok(()),
-                            false => Err(words(t)),
-                        })
-                    })
-                    .collect());
+                    ));
+                }
+                waits |= out.is_ok() && !is_heard;
+            }
+            if !waits {
+                return Ok(());
             }
             drop(driver);
             self.nap(Instant::now() + SETUP_POLL)?;
@@ -351,7 +322,6 @@ impl Raising<'_> {
         }
     }
 
-    /// The next word of the other end.
     fn hear(&self) -> Result<ControlMessage, Stop> {
         loop {
             {
@@ -386,8 +356,76 @@ impl Raising<'_> {
     }
 }
 
+/// The peer's result for a path.
+fn of_peer<T: Clone>(said: &[Result<T, String>], i: usize) -> Result<T, String> {
+    let said = said.get(i).cloned().unwrap_or_else(|| Err("it tries fewer paths".into()));
+    said.map_err(|why| format!("there: {why}"))
+}
+
 fn random() -> Result<u64, Stop> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| Stop::Error(crate::Error::os("drawing a number", e)))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The paths to try in this round, as places in the two lists, of those not `tried` yet between devices that are in none of `made`.
+/// Both ends see the same lists and so choose alike: those with most of their addresses in common come first, and each device is in
+/// one path at most.
+fn pairing_round(
+    lower: &[Address],
+    higher: &[Address],
+    made: &[(usize, usize)],
+    tried: &[(usize, usize)],
+) -> Vec<(usize, usize)> {
+    let free = |a: usize, b: usize| !made.iter().any(|(x, y)| *x == a || *y == b) && !tried.contains(&(a, b));
+    let mut all: Vec<(usize, usize)> = (0..lower.len())
+        .flat_map(|a| (0..higher.len()).map(move |b| (a, b)))
+        .filter(|(a, b)| free(*a, *b))
+        .collect();
+    all.sort_by_key(|&(a, b)| (std::cmp::Reverse(common(&lower[a], &higher[b])), a, b));
+    let mut out: Vec<(usize, usize)> = Vec::new();
+    for (a, b) in all {
+        if !out.iter().any(|(x, y)| *x == a || *y == b) {
+            out.push((a, b));
+        }
+    }
+    out
+}
+
+/// Leading bits in common.
+fn common(a: &Address, b: &Address) -> u32 {
+    (u128::from_be_bytes(a.gid) ^ u128::from_be_bytes(b.gid)).leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ip: [u8; 4]) -> Address {
+        let mut gid = [0; 16];
+        (gid[10], gid[11]) = (0xff, 0xff);
+        gid[12..].copy_from_slice(&ip);
+        Address { gid, ..Address::default() }
+    }
+
+    #[test]
+    fn cables_are_guessed_from_their_networks_and_the_rest_is_tried() {
+        let lower = [at([10, 0, 1, 1]), at([10, 0, 2, 1])];
+        // Listed the other way round: by place both paths would be wrong.
+        let higher = [at([10, 0, 2, 2]), at([10, 0, 1, 2])];
+        assert_eq!(pairing_round(&lower, &higher, &[], &[]), [(0, 1), (1, 0)]);
+        // One of the guesses was right; nothing is left for the others but each other.
+        assert_eq!(pairing_round(&lower, &higher, &[(0, 1)], &[(0, 1), (1, 0)]), []);
+        // Both were wrong.
+        assert_eq!(pairing_round(&lower, &higher, &[], &[(0, 1), (1, 0)]), [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_device_is_in_one_path() {
+        let one = [at([10, 0, 0, 1])];
+        let three = [at([10, 0, 0, 2]), at([10, 0, 0, 3]), at([10, 0, 0, 0])];
+        assert_eq!(pairing_round(&one, &three, &[], &[]), [(0, 2)]);
+        assert_eq!(pairing_round(&one, &three, &[(0, 2)], &[(0, 2)]), []);
+        assert_eq!(pairing_round(&one, &[], &[], &[]), []);
+    }
 }

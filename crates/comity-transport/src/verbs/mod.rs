@@ -18,13 +18,9 @@
 mod control_socket;
 mod driver;
 mod establish;
-mod flow;
-mod frame;
 mod matrix;
-mod pairing;
 mod path;
 mod peer_connection;
-mod peer_table;
 mod reach;
 #[cfg(test)]
 mod tests;
@@ -36,8 +32,7 @@ use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProperties, SMALL_
 use crate::sys::Waker;
 use driver::{Handle, driver, is_ours};
 use peer_connection::PayloadPlace;
-use peer_table::{Devices, PeerTable};
-use std::{collections::VecDeque, fmt, io, os::fd::BorrowedFd, sync::Arc};
+use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc};
 
 /// Bytes to move before looking elsewhere.
 const CHUNK: usize = 128 << 10;
@@ -45,6 +40,7 @@ const CHUNK: usize = 128 << 10;
 const SPINS_PER_CONTROL_CHECK: u32 = 64;
 
 /// A group's bytes over a peer connection. See the [contract](super).
+#[derive(Debug)]
 pub(crate) struct VerbsLink {
     peer_connection: Arc<Handle>,
     group_id: u64,
@@ -56,15 +52,6 @@ pub(crate) struct VerbsLink {
     /// Buffer in which bytes of several frames are put together.
     joint: [u8; SMALL_WANT],
     looks: u32,
-}
-
-impl fmt::Debug for VerbsLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VerbsLink")
-            .field("peer_connection", &self.peer_connection.id)
-            .field("group_id", &self.group_id)
-            .finish_non_exhaustive()
-    }
 }
 
 impl VerbsLink {
@@ -108,8 +95,7 @@ impl VerbsLink {
         if ready >= want {
             return Ok(());
         }
-        let mut guard = driver();
-        let driver = &mut *guard;
+        let mut driver = driver();
         if self.looks.is_multiple_of(SPINS_PER_CONTROL_CHECK) {
             driver.pump(self.peer_connection.id);
         } else {
@@ -148,13 +134,12 @@ impl Link for VerbsLink {
     }
 
     fn put(&mut self, head: &[u8], body: &[u8]) -> Result<usize, LinkError> {
-        let mut guard = driver();
-        let driver = &mut *guard;
+        let mut driver = driver();
         for last in [false, true] {
-            let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else {
+            let Some((peer_connection, rails)) = driver.reach(self.peer_connection.id) else {
                 return Err(LinkError("is not connected any more".into()));
             };
-            let n = peer_connection.put(&mut driver.rails, self.group_id, head, body)?;
+            let n = peer_connection.put(rails, self.group_id, head, body)?;
             if n > 0 || last || head.len() + body.len() == 0 {
                 return Ok(n);
             }
@@ -181,15 +166,14 @@ impl Link for VerbsLink {
         if self.mine.front().is_none_or(|(_, len)| self.at < *len) {
             return;
         }
-        let mut guard = driver();
-        let driver = &mut *guard;
+        let mut driver = driver();
         while let Some((_, len)) = self.mine.front()
             && self.at >= *len
         {
             self.at -= *len;
             let Some((place, len)) = self.mine.pop_front() else { return };
-            if let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) {
-                peer_connection.release(&mut driver.rails, self.group_id, place, len);
+            if let Some((peer_connection, rails)) = driver.reach(self.peer_connection.id) {
+                peer_connection.release(rails, self.group_id, place, len);
             }
         }
     }
@@ -235,12 +219,11 @@ impl Drop for VerbsLink {
             // Their memory is the parent's.
             return;
         }
-        let mut guard = driver();
-        let driver = &mut *guard;
-        let Some(peer_connection) = driver.peers.get_mut(&self.peer_connection.id) else { return };
+        let mut driver = driver();
+        let Some((peer_connection, rails)) = driver.reach(self.peer_connection.id) else { return };
         for (place, len) in self.mine.drain(..) {
-            peer_connection.release(&mut driver.rails, self.group_id, place, len);
+            peer_connection.release(rails, self.group_id, place, len);
         }
-        peer_connection.close(&mut driver.rails, self.group_id);
+        peer_connection.close(rails, self.group_id);
     }
 }

@@ -1,6 +1,9 @@
 //! The contract over a software device, which `COMITY_VERBS` names: run with `--ignored` (`cargo xtask test --only rdma`).
 
-use super::{Devices, PeerTable, driver::Slots};
+use super::{
+    driver::Slots,
+    reach::{Devices, PeerTable},
+};
 use crate::{
     conformance::{LinkEnds, conformance, eventually},
     sys::{

@@ -3,10 +3,8 @@
 pub(crate) mod abi;
 mod api;
 mod device;
-mod error;
 mod slab;
 
-pub use api::Verbs;
+pub use api::{DeviceError, DeviceStep, Verbs};
 pub use device::{Abilities, Address, Completion, Depth, Device, End, QueueService};
-pub use error::{DeviceError, DeviceStep};
 pub use slab::Slab;

@@ -16,7 +16,9 @@ const WINDOW: usize = 1 << 32;
 /// the completion of either.
 #[derive(Debug)]
 pub struct Slab {
-    ptr: NonNull<u8>,
+    /// A mapping of twice its length, of which it begins at `at`.
+    whole: NonNull<u8>,
+    at: usize,
     len: usize,
     /// A forked child does not have it on Linux, and something else may lie there.
     pid: u32,
@@ -31,42 +33,19 @@ impl Slab {
     /// Zeros, `len` of them or a few more.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = whole_pages(len)?;
-        let map = |len| {
-            // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
-            unsafe {
-                mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-            }
-        };
-        let unmap = |p: *mut u8, len| {
-            // SAFETY: a part of a mapping that nobody has seen yet.
-            let _ = unsafe { munmap(p.cast(), len) };
-        };
-        let first = map(len)?.cast::<u8>();
-        if to_window(first as usize, len).is_none() {
-            return Self::checked(first, len);
-        }
-        unmap(first, len);
-        // Twice as much is long enough on one side of a border that crosses it.
-        let whole = map(2 * len)?.cast::<u8>();
-        let skip = to_window(whole as usize, len).unwrap_or(0);
-        let start = whole.wrapping_add(skip);
-        if skip > 0 {
-            unmap(whole, skip);
-        }
-        if skip < len {
-            unmap(start.wrapping_add(len), len - skip);
-        }
-        Self::checked(start, len)
-    }
-
-    fn checked(p: *mut u8, len: usize) -> io::Result<Self> {
-        let ptr = NonNull::new(p).ok_or_else(|| io::Error::other("mmap returned null"))?;
-        let slab = Self { ptr, len, pid: std::process::id() };
+        // Twice as much is long enough on one side of a border that crosses it; nobody touches the rest.
+        let all = len.checked_mul(2).ok_or(io::ErrorKind::OutOfMemory)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
+        let whole = unsafe { mmap_anonymous(ptr::null_mut(), all, access, MapFlags::PRIVATE)? };
+        let whole = NonNull::new(whole.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        let at = to_window(whole.as_ptr() as usize, len).unwrap_or(0);
+        let slab = Self { whole, at, len, pid: std::process::id() };
         // Where pages are copied on the first write after a fork, the device may go on with the old ones, which only the child has.
         #[cfg(target_os = "linux")]
         // SAFETY: our own mapping of whole pages, which stays as it is in this process.
         unsafe {
-            rustix::mm::madvise(p.cast(), len, rustix::mm::Advice::LinuxDontFork)?;
+            rustix::mm::madvise(whole.as_ptr().cast(), all, rustix::mm::Advice::LinuxDontFork)?;
         }
         Ok(slab)
     }
@@ -79,7 +58,7 @@ impl Slab {
 
     /// The first byte; page aligned.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.ptr.as_ptr()
+        self.whole.as_ptr().wrapping_add(self.at)
     }
 
     /// Returns true if these bytes lie inside.
@@ -97,7 +76,7 @@ impl Slab {
     pub unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         assert!(self.holds(at, len), "{len} bytes at {at} of a slab of {}", self.len);
         // SAFETY: inside the mapping, which is initialised; the rest is the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(at), len) }
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(at), len) }
     }
 
     /// Put `bytes` at `at`.
@@ -110,7 +89,7 @@ impl Slab {
     pub unsafe fn write(&self, at: usize, bytes: &[u8]) {
         assert!(self.holds(at, bytes.len()), "{} bytes at {at} of a slab of {}", bytes.len(), self.len);
         // SAFETY: inside the mapping; `bytes` is a borrowed slice, so it is not the place that nobody else uses.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(at), bytes.len()) }
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) }
     }
 }
 
@@ -119,8 +98,8 @@ impl Drop for Slab {
         if self.pid != std::process::id() {
             return;
         }
-        // SAFETY: ours since `checked`, and no reference into it outlives its owner.
-        let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+        // SAFETY: ours since `new`, and no reference into it outlives its owner.
+        let _ = unsafe { munmap(self.whole.as_ptr().cast(), 2 * self.len) };
     }
 }
 

@@ -1,10 +1,10 @@
 //! The side that receives: the regions that it maps, and the loan that it reads.
 
 use super::{
-    ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN,
-    piece::Piece,
-    pull::{answer, try_to_read},
+    super::SMALL_WANT,
+    ADDRESS, Board, FORGET, LOANS, MAPPED, NONE, Nonsense, Pull, REFUSED, REGIONS, RETURN, answer,
     speed::{By, MeasuredCopy, Speeds},
+    try_to_read,
 };
 use crate::{
     sync::{Ordering, fence},
@@ -15,17 +15,17 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
-/// A loan that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) struct Loan {
-    after: u64,
-    pub(super) at: Lies,
-    pub(super) left: usize,
+    /// Bytes of the ring before it.
+    pub(in crate::shm) after: u64,
+    /// Location of its bytes that were not read yet, and their number.
+    pub(in crate::shm) at: Lies,
+    pub(in crate::shm) left: usize,
     /// Its place in the list, until it is claimed that has to be.
     offer: Option<usize>,
 }
 
-/// Location of lent bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) enum Lies {
     /// In a mapping of the borrower.
@@ -39,11 +39,9 @@ pub(in crate::shm) enum Lies {
 // SAFETY: it points into a mapping that the borrower owns and that any thread may read.
 unsafe impl Send for Lies {}
 
-/// The side that receives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::shm) struct Borrower {
     regions: Vec<Option<Mapping>>,
-    /// Regions that came.
     came: u32,
     /// Loans read to their end, or given up.
     pub(super) ended: u64,
@@ -64,23 +62,7 @@ pub(in crate::shm) struct Borrower {
 
 impl Borrower {
     pub(in crate::shm) fn new(pull: Pull) -> Self {
-        let regions = Vec::new();
-        let piece = Piece::default();
-        let speeds = Speeds::default();
-        Self {
-            regions,
-            came: 0,
-            ended: 0,
-            read: 0,
-            told: 0,
-            loan: None,
-            pull,
-            own: None,
-            declined: 0,
-            taken: 0,
-            piece,
-            speeds,
-        }
+        Self { pull, ..Self::default() }
     }
 
     /// Returns true if a region was announced that has not come yet.
@@ -214,7 +196,6 @@ impl Borrower {
         Ok(())
     }
 
-    /// Returns the fetched bytes of the loan.
     pub(in crate::shm) fn fetched(&self) -> &[u8] {
         match self.loan {
             Some(Loan { at: Lies::There(_, at) | Lies::Aside(at), left, .. }) => self.piece.bytes(at, left),
@@ -250,19 +231,55 @@ impl Borrower {
     }
 }
 
-impl Loan {
-    /// Returns the number of bytes of the ring before it.
-    pub(in crate::shm) fn after(&self) -> u64 {
-        self.after
+/// Bytes copied at once: they stay in the second-level cache, also beside those of other links.
+const MOST: usize = 128 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    bytes: Vec<u8>,
+    /// The address there of its first byte.
+    at: u64,
+    len: usize,
+}
+
+impl Piece {
+    /// Returns the number of bytes to fetch from address `at` on, of `left` in all, so that at least `want` are here; none if they are. No
+    /// more than [`SMALL_WANT`] have to come at once.
+    pub(super) fn lacks(&self, at: u64, left: usize, want: usize) -> Option<usize> {
+        let is_here = self.bytes(at, left).len() >= want.clamp(1, SMALL_WANT).min(left);
+        (!is_here).then_some(left.min(MOST))
     }
 
-    /// Returns the location of its bytes that were not read yet.
-    pub(in crate::shm) fn at(&self) -> Lies {
-        self.at
+    /// Have the `n` bytes that lie at address `at` there.
+    pub(super) fn fetch(&mut self, peer: PeerMemory, at: u64, n: usize) -> io::Result<()> {
+        self.bytes.resize(MOST, 0);
+        self.at = at;
+        self.len = 0;
+        while self.len < n {
+            self.len += super::read(peer, at + self.len as u64, &mut self.bytes[self.len..n])?;
+        }
+        Ok(())
     }
 
-    /// Returns the number of bytes that were not read yet.
-    pub(in crate::shm) fn left(&self) -> usize {
-        self.left
+    /// Keep those from address `at` on, and have `more` behind them.
+    pub(super) fn append(&mut self, at: u64, left: usize, more: &[u8]) {
+        let kept = self.bytes(at, left).to_vec();
+        self.at = at;
+        self.len = kept.len() + more.len();
+        self.bytes.clear();
+        self.bytes.extend(kept);
+        self.bytes.extend(more);
+    }
+
+    /// Returns the bytes that were fetched from address `at` on, `left` at most.
+    pub(super) fn bytes(&self, at: u64, left: usize) -> &[u8] {
+        let fetched = &self.bytes[..self.len];
+        let begin = at.checked_sub(self.at).map_or(self.len, |n| self.len.min(n as usize));
+        &fetched[begin..self.len.min(begin + left)]
+    }
+
+    /// Discards the copy: another loan may lie at the same address.
+    pub(super) fn discard(&mut self) {
+        self.len = 0;
     }
 }

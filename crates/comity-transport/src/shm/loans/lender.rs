@@ -2,8 +2,8 @@
 
 use super::{
     ADDRESS, Board, DENIED, FORGET, KNOWN, LEAST_GAIN, LEAST_LOAN, LEAST_PIECE, LOANS, MAPPED, MOMENT,
-    MOST_KNOWN, MOST_PASSED, NONE, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
-    pull::Nonce, speed::Turns,
+    MOST_KNOWN, MOST_PASSED, NONE, Nonce, Nonsense, OWN, Pull, REGION, REGIONS, WHOLE, aside::Remainder,
+    speed::Turns,
 };
 use crate::{
     Stays,
@@ -12,22 +12,18 @@ use crate::{
 };
 use std::{collections::VecDeque, io::Write, os::unix::net::UnixStream, sync::Arc, time::Instant};
 
-/// Way of the message under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
     /// It is not known yet where it lies.
     Open,
+    #[default]
     Ring,
     /// From this place in the peer's list, which begins at this address.
-    Loan {
-        slot: usize,
-        begin: usize,
-    },
+    Loan { slot: usize, begin: usize },
     /// From this process's own memory.
     Own,
 }
 
-/// A region that the peer was told of.
 #[derive(Debug)]
 struct PassedRegion {
     id: u64,
@@ -44,8 +40,7 @@ pub(super) struct OutLoan {
     body: u64,
 }
 
-/// The side that sends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::shm) struct Lender {
     way: Way,
     /// Bytes of the message's body that are still to come.
@@ -77,36 +72,12 @@ pub(in crate::shm) struct Lender {
     next_passes: u32,
     /// Number that the peer was asked to read; none before the first time.
     nonce: Option<Nonce>,
-    /// True if the system was asked to allow it.
     has_allowed: bool,
 }
 
 impl Lender {
     pub(in crate::shm) fn new(pull: Pull) -> Self {
-        Self {
-            way: Way::Ring,
-            left: 0,
-            body: 0,
-            lent: 0,
-            returned: 0,
-            shown: 0,
-            out: VecDeque::new(),
-            rest: Remainder::default(),
-            passed: Vec::new(),
-            announced: 0,
-            gone: 0,
-            pull,
-            may_be_pulled: false,
-            turns: Turns::default(),
-            at_once: false,
-            offered: None,
-            own: PeerMemory::own(),
-            readable: Vec::new(),
-            passes: 0,
-            next_passes: 1,
-            nonce: None,
-            has_allowed: false,
-        }
+        Self { pull, next_passes: 1, ..Self::default() }
     }
 
     /// A message of `len` bytes begins; `stays` says whether its bytes can stay where they are.

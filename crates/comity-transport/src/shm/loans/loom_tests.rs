@@ -75,7 +75,7 @@ fn lent_bytes_are_the_borrowers_until_they_are_returned() {
                 let loan = next(&mut borrower, &theirs.board);
                 assert!(borrower.claim(&theirs.board));
                 assert_eq!(theirs.read(), value);
-                borrower.read(&theirs.board, loan.left());
+                borrower.read(&theirs.board, loan.left);
             }
         });
         let mut lender = Lender::new(PULL);
@@ -126,7 +126,7 @@ fn an_offer_is_claimed_or_withdrawn() {
             let loan = next(&mut borrower, &theirs.board);
             if borrower.claim(&theirs.board) {
                 assert_eq!(theirs.read(), 1);
-                borrower.read(&theirs.board, loan.left());
+                borrower.read(&theirs.board, loan.left);
             }
         });
         let mut lender = Lender::new(PULL);

@@ -2,9 +2,9 @@
 
 use super::super::ShmLink;
 use super::{
-    pull::{NO_READS, try_to_read},
+    NO_READS,
     tests::{Ends, LONG, Lent, keeps_order, offer},
-    *,
+    try_to_read, *,
 };
 use crate::{
     Link, LinkKind, SMALL_WANT, Stays,

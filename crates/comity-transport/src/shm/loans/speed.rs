@@ -29,7 +29,6 @@ const FIRST: u32 = 4;
 const MOST_PULLED: u32 = 1024;
 const MOST_COPIED: u32 = 256;
 
-/// Speed of copies of one kind.
 #[derive(Debug)]
 struct Speed {
     copies: u32,
@@ -87,7 +86,6 @@ pub(in crate::shm) struct Speeds {
     is_dear: bool,
 }
 
-/// A copy that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) struct MeasuredCopy {
     since: Instant,
