@@ -21,19 +21,17 @@ fn each(
     Ok(())
 }
 
-/// A call on `count` elements: this rank, the number of ranks, the value that rank `r` holds at `i`, and the case.
-fn begun<T: Sample>(
-    row: &mut CheckRow<'_>,
-    count: usize,
-    root: Option<usize>,
-) -> (usize, usize, impl Fn(usize, usize) -> T + use<T>, Case) {
+/// Returns the value that rank `r` holds at `i`.
+fn held<T: Sample>(row: &CheckRow<'_>) -> impl Fn(usize, usize) -> T + use<T> {
     let deal = row.deal();
-    (row.rank(), row.n(), move |r, i| T::any(deal.draw(r, i)), Case { root, ..row.case::<T>(count) })
+    move |r, i| T::any(deal.draw(r, i))
 }
 
 calls!(broadcast; whole, |row, count: usize| {
+    let me = row.rank();
     for root in row.roots(count) {
-        let (me, _, of, case) = begun::<T>(row, count, Some(root));
+        let of = held::<T>(row);
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
         let mut buf = GuardedBuffer::new(count, |i| of(me, i));
         row.in_place(&mut buf, |g, buf| g.broadcast(buf, root))?;
         row.expect_buffer(&case, &buf, |i| of(root, i));
@@ -42,7 +40,10 @@ calls!(broadcast; whole, |row, count: usize| {
 });
 
 calls!(all_gather; parts, |row, count: usize| {
-    let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
     let src = GuardedBuffer::new(count, |i| of(me, i));
     let dst = row.filled(&src, n * count, |g, src, dst| g.all_gather(src, dst))?;
     row.expect_buffer(&case, &dst, |i| of(i / count, i % count));
@@ -50,7 +51,10 @@ calls!(all_gather; parts, |row, count: usize| {
 });
 
 calls!(all_gather_in_place; parts, |row, count: usize| {
-    let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
     let mut buf = GuardedBuffer::stale(n * count);
     buf.get_mut()[me * count..][..count].iter_mut().enumerate().for_each(|(i, x)| *x = of(me, i));
     row.in_place(&mut buf, |g, buf| g.all_gather_in_place(buf))?;
@@ -59,8 +63,11 @@ calls!(all_gather_in_place; parts, |row, count: usize| {
 });
 
 calls!(all_gather_v; parts, |row, count: usize| {
-    for counts in parts::unequal(row.n(), count) {
-        let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    for counts in parts::unequal(n, count) {
+        let of = held::<T>(row);
+        let case = row.case::<T>(count);
         let src = GuardedBuffer::new(counts[me], |i| of(me, i));
         let dst = row.filled(&src, counts.iter().sum(), |g, src, dst| g.all_gather_v(src, dst, &counts))?;
         let want: Vec<T> =
@@ -71,8 +78,11 @@ calls!(all_gather_v; parts, |row, count: usize| {
 });
 
 calls!(gather; parts, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
     for root in row.roots(count) {
-        let (me, n, of, case) = begun::<T>(row, count, Some(root));
+        let of = held::<T>(row);
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
         let src = GuardedBuffer::new(count, |i| of(me, i));
         let len = if me == root { n * count } else { 0 };
         let dst = row.filled(&src, len, |g, src, dst| g.gather(src, dst, root))?;
@@ -82,8 +92,11 @@ calls!(gather; parts, |row, count: usize| {
 });
 
 calls!(scatter; parts, |row, count: usize| {
+    let me = row.rank();
+    let n = row.n();
     for root in row.roots(count) {
-        let (me, n, of, case) = begun::<T>(row, count, Some(root));
+        let of = held::<T>(row);
+        let case = Case { root: Some(root), ..row.case::<T>(count) };
         let src = GuardedBuffer::new(if me == root { n * count } else { 0 }, |i| of(root, i));
         let dst = row.filled(&src, count, |g, src, dst| g.scatter(src, dst, root))?;
         row.expect_buffer(&case, &dst, |i| of(root, me * count + i));
@@ -92,7 +105,10 @@ calls!(scatter; parts, |row, count: usize| {
 });
 
 calls!(all_to_all; parts, |row, count: usize| {
-    let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
     let src = GuardedBuffer::new(n * count, |i| of(me, i));
     let dst = row.filled(&src, n * count, |g, src, dst| g.all_to_all(src, dst))?;
     row.expect_buffer(&case, &dst, |i| of(i / count, me * count + i % count));
@@ -100,7 +116,10 @@ calls!(all_to_all; parts, |row, count: usize| {
 });
 
 calls!(all_to_all_in_place; parts, |row, count: usize| {
-    let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
     let mut buf = GuardedBuffer::new(n * count, |i| of(me, i));
     row.in_place(&mut buf, |g, buf| g.all_to_all_in_place(buf))?;
     row.expect_buffer(&case, &buf, |i| of(i / count, me * count + i % count));
@@ -108,7 +127,10 @@ calls!(all_to_all_in_place; parts, |row, count: usize| {
 });
 
 calls!(all_to_all_v; parts, |row, count: usize| {
-    let (me, n, of, case) = begun::<T>(row, count, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = held::<T>(row);
+    let case = row.case::<T>(count);
     let gives = |from, to| parts::gives(from, to, count);
     let out: Vec<usize> = (0..n).map(|to| gives(me, to)).collect();
     let into: Vec<usize> = (0..n).map(|from| gives(from, me)).collect();

@@ -17,21 +17,14 @@ struct On {
 }
 
 impl On {
-    /// This rank, the number of ranks, the value that rank `r` gives at `i`, and the case.
-    fn begun<T: Sample>(
-        self,
-        row: &mut CheckRow<'_>,
-        root: Option<usize>,
-    ) -> (usize, usize, impl Fn(usize, usize) -> T + use<T>, Case) {
-        let of = given::<T>(row.deal(), self.data, self.op, row.n());
+    fn case<T: Sample>(self, row: &mut CheckRow<'_>, root: Option<usize>) -> Case {
         let note = match self.data {
             Data::Exact if T::FLOAT => "values that add up exactly",
             Data::Exact => "",
             Data::Special => "NaN, infinities, signed zeros",
             Data::Real => "real values",
         };
-        let case = Case { reduce: Some(self.op), root, note, ..row.case::<T>(self.count) };
-        (row.rank(), row.n(), of, case)
+        Case { reduce: Some(self.op), root, note, ..row.case::<T>(self.count) }
     }
 }
 
@@ -103,13 +96,16 @@ fn judge<T: Sample>(
     }
 }
 
+/// The bits of a call and of the same call again.
 fn expect_again<T: Sample>(row: &mut CheckRow<'_>, case: &Case, first: &[T], again: &[T]) {
     let case = Case { note: "the same call again", ..*case };
     row.expect(&case, again, |i| first[i]);
 }
 
 calls!(all_reduce; whole, |row, on: On| {
-    let (me, _, of, case) = on.begun::<T>(row, None);
+    let me = row.rank();
+    let of = given::<T>(row.deal(), on.data, on.op, row.n());
+    let case = on.case::<T>(row, None);
     let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
     row.in_place(&mut buf, |g, buf| g.all_reduce(buf, on.op))?;
     judge(row, &case, on, buf.get(), 0, &of);
@@ -124,7 +120,9 @@ calls!(all_reduce; whole, |row, on: On| {
 });
 
 calls!(all_reduce_into; whole, |row, on: On| {
-    let (me, _, of, case) = on.begun::<T>(row, None);
+    let me = row.rank();
+    let of = given::<T>(row.deal(), on.data, on.op, row.n());
+    let case = on.case::<T>(row, None);
     let src = GuardedBuffer::new(on.count, |i| of(me, i));
     let dst = row.filled(&src, on.count, |g, src, dst| g.all_reduce_into(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), 0, &of);
@@ -137,8 +135,10 @@ calls!(all_reduce_into; whole, |row, on: On| {
 });
 
 calls!(reduce; whole, |row, on: On| {
+    let me = row.rank();
     for root in row.roots(on.count) {
-        let (me, _, of, case) = on.begun::<T>(row, Some(root));
+        let of = given::<T>(row.deal(), on.data, on.op, row.n());
+        let case = on.case::<T>(row, Some(root));
         let mut buf = GuardedBuffer::new(on.count, |i| of(me, i));
         row.in_place(&mut buf, |g, buf| g.reduce(buf, on.op, root))?;
         if me == root {
@@ -153,7 +153,10 @@ calls!(reduce; whole, |row, on: On| {
 });
 
 calls!(reduce_scatter; parts, |row, on: On| {
-    let (me, n, of, case) = on.begun::<T>(row, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = given::<T>(row.deal(), on.data, on.op, n);
+    let case = on.case::<T>(row, None);
     let src = GuardedBuffer::new(n * on.count, |i| of(me, i));
     let dst = row.filled(&src, on.count, |g, src, dst| g.reduce_scatter(src, dst, on.op))?;
     judge(row, &case, on, dst.get(), me * on.count, &of);
@@ -166,7 +169,10 @@ calls!(reduce_scatter; parts, |row, on: On| {
 });
 
 calls!(reduce_scatter_in_place; parts, |row, on: On| {
-    let (me, n, of, case) = on.begun::<T>(row, None);
+    let me = row.rank();
+    let n = row.n();
+    let of = given::<T>(row.deal(), on.data, on.op, n);
+    let case = on.case::<T>(row, None);
     let mut buf = GuardedBuffer::new(n * on.count, |i| of(me, i));
     row.in_place(&mut buf, |g, buf| g.reduce_scatter_in_place(buf, on.op))?;
     let (before, rest) = buf.get().split_at(me * on.count);
@@ -180,8 +186,11 @@ calls!(reduce_scatter_in_place; parts, |row, on: On| {
 });
 
 calls!(reduce_scatter_v; parts, |row, on: On| {
-    for counts in parts::unequal(row.n(), on.count) {
-        let (me, _, of, case) = on.begun::<T>(row, None);
+    let me = row.rank();
+    let n = row.n();
+    for counts in parts::unequal(n, on.count) {
+        let of = given::<T>(row.deal(), on.data, on.op, n);
+        let case = on.case::<T>(row, None);
         let from: usize = counts[..me].iter().sum();
         let src = GuardedBuffer::new(counts.iter().sum(), |i| of(me, i));
         let dst = row.filled(&src, counts[me], |g, src, dst| g.reduce_scatter_v(src, dst, &counts, on.op))?;

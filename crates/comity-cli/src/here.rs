@@ -55,7 +55,8 @@ pub(crate) fn join(
     if let Some(secure) = trust.secure {
         config = config.secure(secure);
     }
-    if let Some(backend) = if is_cuda { Some(BackendKind::Nccl) } else { backend } {
+    let backend = if is_cuda { Some(BackendKind::Nccl) } else { backend };
+    if let Some(backend) = backend {
         config = config.backend(backend);
     }
     let group = config.connect()?;

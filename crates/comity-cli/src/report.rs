@@ -71,8 +71,8 @@ pub(crate) fn variables() -> String {
     environment(&std::env::vars_os().collect::<Vec<_>>())
 }
 
-/// Writes one archive with what somebody else needs to help: logs, flight records, versions, settings; what is in it, by name. Secrets are taken out
-/// of every file: those of this process's variables, and what an output shows as one.
+/// Writes one archive with what somebody else needs to help: logs, flight records, versions, settings. Returns the names of its files.
+/// Secrets are taken out of every file: those of this process's variables, and what an output shows as one.
 fn bundle(to: &Path, logs: Option<&Path>) -> Result<Vec<String>, String> {
     let vars: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();

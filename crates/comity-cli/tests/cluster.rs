@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const MACS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../comity-cluster/macs");
 
@@ -135,4 +136,29 @@ fn the_words_of_mlx_choose_what_carries_the_data() {
     }
     let (code, _, err) = ask(&["ring", "--over", "rdma"]);
     assert!(code == Some(2) && err.contains("leave one of them out"), "{err}");
+}
+
+#[test]
+fn an_agent_that_nobody_reads_ends_though_its_input_stays_open() {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_comity"))
+        .arg("agent")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(agent.stdout.take());
+    let orders = agent.stdin.take();
+    // Without orders it ends after 120 s.
+    let until = Instant::now() + Duration::from_secs(60);
+    let ended = loop {
+        match agent.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            ended => break ended,
+        }
+    };
+    drop(orders);
+    let _ = agent.kill();
+    agent.wait().unwrap();
+    assert_eq!(ended.and_then(|status| status.code()), Some(1));
 }

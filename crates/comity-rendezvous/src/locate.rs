@@ -249,7 +249,8 @@ const HELD: &str = "held";
 const OPEN: &str = "open";
 
 /// Rank 0's text, and the key that it stands for: `10.0.0.1:5000,[fd00::1]:5000/key-HEX` where rank 0 has made the job's key; `/held` where
-/// it holds one that every rank must have of its own; `/open` where none is wanted. Nothing of it is ever part of an error: it may be the key. Makes a key where rank 0 has none and wants one.
+/// it holds one that every rank must have of its own; `/open` where none is wanted. Nothing of it is ever part of an error: it may be the
+/// key. Makes a key where rank 0 has none and wants one.
 fn compose(at: &[SocketAddr], trust: Trust<'_>, key: &Key) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(MAX_EXCHANGE_TEXT));
     for (i, at) in at.iter().enumerate() {

@@ -208,7 +208,7 @@ fn table(
             if let Some(raw) = &mut raw {
                 raw.write(op, asked, n, &samples)?;
             }
-            let row = BenchRow::of(samples, args, group, op, (count, bytes))?;
+            let row = BenchRow::of(samples, args, group, op, count, bytes)?;
             wrong += row.wrong;
             let value = row.to_json(&world);
             say(match (args.json, args.csv, &args.compare) {

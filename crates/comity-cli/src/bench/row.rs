@@ -37,7 +37,8 @@ impl<'a> BenchRow<'a> {
         args: &'a BenchArgs,
         group: &Group,
         op: BenchOp,
-        (count, bytes): (usize, u64),
+        count: usize,
+        bytes: u64,
     ) -> Result<Self> {
         group.all_reduce(&mut samples.times, ReduceOp::Max)?;
         let mut sums = [samples.user_s + samples.sys_s, samples.wrong as f64];

@@ -401,52 +401,49 @@ impl Group {
         let size = self.size();
         let ranks = |all: &[usize]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let others = |here: &[usize]| (0..size).filter(|r| !here.contains(r)).collect::<Vec<_>>();
-        let (words, whom, cause) = match why {
-            Refusal::Few { here, fewest } => (
-                format!(
-                    "the group cannot form again: {} of its {size} ranks are left ({}), and at least {fewest} are asked for (fewest); start the job again, or ask for fewer",
-                    here.len(),
-                    ranks(here)
-                ),
-                others(here),
-                JoinCause::Missing,
-            ),
-            Refusal::Minority { here } => (
-                format!(
-                    "the group cannot form again here: only {} of its {size} ranks are on this side ({}), and another side could go on with the others; start these ranks again, or let the store decide (store_decides)",
-                    here.len(),
-                    ranks(here)
-                ),
-                others(here),
-                JoinCause::Missing,
-            ),
-            Refusal::Terms { member } => {
-                let name = self.name(*member);
-                let words = format!(
-                    "the group cannot form again: {name} gives other options than the others; give the same on every rank"
-                );
-                (words, vec![*member], JoinCause::Other)
-            }
+        match why {
+            Refusal::Few { here, fewest } => JoinError::new(format!(
+                "the group cannot form again: {} of its {size} ranks are left ({}), and at least {fewest} are asked for (fewest); start the job again, or ask for fewer",
+                here.len(),
+                ranks(here)
+            ))
+            .of(others(here))
+            .because(JoinCause::Missing),
+            Refusal::Minority { here } => JoinError::new(format!(
+                "the group cannot form again here: only {} of its {size} ranks are on this side ({}), and another side could go on with the others; start these ranks again, or let the store decide (store_decides)",
+                here.len(),
+                ranks(here)
+            ))
+            .of(others(here))
+            .because(JoinCause::Missing),
+            Refusal::Terms { member } => JoinError::new(format!(
+                "the group cannot form again: {} gives other options than the others; give the same on every rank",
+                self.name(*member)
+            ))
+            .of([*member])
+            .because(JoinCause::Other),
             Refusal::Late { by, missing } => {
-                let (store, missing): (Vec<usize>, _) = missing.iter().partition(|m| **m >= size);
+                let (store, missing): (Vec<_>, Vec<_>) = missing.iter().partition(|m| **m >= size);
+                let missing: Vec<usize> = missing.into_iter().copied().collect();
                 let whom = match (missing.as_slice(), store.is_empty()) {
                     ([], true) => "the others".into(),
                     ([], false) => "the store".into(),
                     ([one], _) => format!("{}, which lives and has not called reform", self.name(*one)),
                     (all, _) => format!("ranks {}, which live and have not called reform", ranks(all)),
                 };
-                let words = format!(
+                JoinError::new(format!(
                     "the group did not form again: rank {by} gave up waiting for {whom}; call reform on every rank whose call failed, or give reform a longer limit"
-                );
-                (words, missing, JoinCause::Absent)
+                ))
+                .of(missing)
+                .because(JoinCause::Absent)
             }
-            Refusal::Fault { member, words } => {
-                let name = self.name(*member);
-                let words = format!("the group cannot form again: {name} cannot make its part: {words}");
-                (words, vec![*member], JoinCause::GaveUp)
-            }
-        };
-        JoinError::new(words).of(whom).because(cause)
+            Refusal::Fault { member, words } => JoinError::new(format!(
+                "the group cannot form again: {} cannot make its part: {words}",
+                self.name(*member)
+            ))
+            .of([*member])
+            .because(JoinCause::GaveUp),
+        }
     }
 
     fn left_out(&self, plan: &Plan) -> JoinError {

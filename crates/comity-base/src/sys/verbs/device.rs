@@ -21,8 +21,8 @@ const PORT: u8 = 1;
 /// More than any device lists for one port.
 const MOST_GIDS: c_int = 256;
 
-/// Something that the library made and takes back once.
-struct Lent<T: 'static> {
+/// Resource that the library made. It goes back once: on drop, in the process that it was made in.
+struct Resource<T: 'static> {
     at: NonNull<T>,
     // SAFETY: called once, with what the function before it made, when nothing that depends on it is left.
     give_back: unsafe extern "C" fn(*mut T) -> c_int,
@@ -31,7 +31,7 @@ struct Lent<T: 'static> {
     pid: u32,
 }
 
-impl<T> Lent<T> {
+impl<T> Resource<T> {
     /// # Safety
     /// `at` is null, or the library made it and `give_back` takes it.
     unsafe fn new(
@@ -48,7 +48,7 @@ impl<T> Lent<T> {
     }
 }
 
-impl<T> Drop for Lent<T> {
+impl<T> Drop for Resource<T> {
     fn drop(&mut self) {
         if self.pid == process::id() {
             // SAFETY: made by the library, and whatever depends on it was dropped before.
@@ -104,7 +104,7 @@ impl fmt::Display for Address {
 struct Port {
     verbs: &'static Verbs,
     name: String,
-    context: Lent<ibv_context>,
+    context: Resource<ibv_context>,
     address: Address,
     gid_index: u8,
 }
@@ -116,7 +116,7 @@ impl Port {
             // SAFETY: the device is of this list, which is lent until this returns.
             Some((_, device)) => unsafe {
                 let context = (verbs.call.open_device)(*device);
-                Lent::new(context, verbs.call.close_device, "ibv_close_device")
+                Resource::new(context, verbs.call.close_device, "ibv_close_device")
                     .ok_or_else(|| DeviceError::last(name, "", "ibv_open_device"))
             },
             None => {
@@ -259,11 +259,11 @@ pub struct Completion {
 /// An opened RDMA device, with its memory, its completion queue and its queue pairs.
 pub struct Device {
     // Dropped in this order: queue pairs first, for what was posted holds the memory until then.
-    queues: Vec<Lent<ibv_qp>>,
-    mr: Lent<ibv_mr>,
-    cq: Lent<ibv_cq>,
-    channel: Option<Lent<ibv_comp_channel>>,
-    pd: Lent<ibv_pd>,
+    queues: Vec<Resource<ibv_qp>>,
+    mr: Resource<ibv_mr>,
+    cq: Resource<ibv_cq>,
+    channel: Option<Resource<ibv_comp_channel>>,
+    pd: Resource<ibv_pd>,
     port: Port,
     slab: Arc<Slab>,
     abilities: Abilities,
@@ -292,7 +292,7 @@ impl Device {
         let slab = Slab::new(slab)
             .map_err(|e| DeviceError::new(name, "", "mapping memory", e.raw_os_error().unwrap_or(0)))?;
         // SAFETY: the context is open.
-        let pd = unsafe { Lent::new((call.alloc_pd)(context), call.dealloc_pd, "ibv_dealloc_pd") };
+        let pd = unsafe { Resource::new((call.alloc_pd)(context), call.dealloc_pd, "ibv_dealloc_pd") };
         let pd = pd.ok_or_else(|| port.last("ibv_alloc_pd"))?;
         // Providers disagree about which of these they take.
         let all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -300,7 +300,7 @@ impl Device {
             // SAFETY: the domain is alive; the memory is ours, and given back only after the region.
             unsafe {
                 let mr = (call.reg_mr)(pd.as_ptr(), slab.as_ptr().cast(), slab.len(), access);
-                Lent::new(mr, call.dereg_mr, "ibv_dereg_mr")
+                Resource::new(mr, call.dereg_mr, "ibv_dereg_mr")
             }
         });
         let mr = mr.ok_or_else(|| port.last(DeviceStep::Register(slab.len())))?;
@@ -316,19 +316,19 @@ impl Device {
         let events = events.filter(|_| call.get_cq_event.is_some() && call.ack_cq_events.is_some());
         // SAFETY: the context is open.
         let mut channel = events
-            .and_then(|(make, end)| unsafe { Lent::new(make(context), end, "ibv_destroy_comp_channel") });
+            .and_then(|(make, end)| unsafe { Resource::new(make(context), end, "ibv_destroy_comp_channel") });
         if let Some(channel) = &channel
             && let Err(e) = rustix::io::ioctl_fionbio(event_fd(channel), true)
         {
             return Err(port.error("making its event descriptor non-blocking", e.raw_os_error()));
         }
-        let make_cq = |channel: &Option<Lent<ibv_comp_channel>>| {
-            let channel = channel.as_ref().map_or(ptr::null_mut(), Lent::as_ptr);
+        let make_cq = |channel: &Option<Resource<ibv_comp_channel>>| {
+            let channel = channel.as_ref().map_or(ptr::null_mut(), Resource::as_ptr);
             let entries = c_int::try_from(completions).unwrap_or(c_int::MAX);
             // SAFETY: context and channel are alive.
             unsafe {
                 let cq = (call.create_cq)(context, entries, ptr::null_mut(), channel, 0);
-                Lent::new(cq, call.destroy_cq, "ibv_destroy_cq")
+                Resource::new(cq, call.destroy_cq, "ibv_destroy_cq")
             }
         };
         let mut cq = make_cq(&channel);
@@ -425,7 +425,7 @@ impl Device {
         // SAFETY: domain and queue are alive, and `attr` outlives the call.
         let qp = unsafe {
             let qp = (call.create_qp)(self.pd.as_ptr(), &mut attr);
-            Lent::new(qp, call.destroy_qp, "ibv_destroy_qp")
+            Resource::new(qp, call.destroy_qp, "ibv_destroy_qp")
         };
         let qp = qp.ok_or_else(|| self.port.last(format!("ibv_create_qp ({service}, {wr} deep)")))?;
         let mut attr = empty();
@@ -442,7 +442,7 @@ impl Device {
     fn queue(&self, number: u32) -> Result<*mut ibv_qp, DeviceError> {
         // SAFETY: alive until `destroy` takes it from the list.
         let found = self.queues.iter().find(|q| unsafe { (*q.as_ptr()).qp_num } == number);
-        found.map(Lent::as_ptr).ok_or_else(|| self.port.error("the queue pair is gone", 0))
+        found.map(Resource::as_ptr).ok_or_else(|| self.port.error("the queue pair is gone", 0))
     }
 
     /// Give a queue pair back. Requests that were posted and have not completed never will.
@@ -641,8 +641,8 @@ impl Device {
     }
 }
 
-fn event_fd(channel: &Lent<ibv_comp_channel>) -> BorrowedFd<'_> {
-    // SAFETY: the channel, and so its descriptor, is open as long as it is lent.
+fn event_fd(channel: &Resource<ibv_comp_channel>) -> BorrowedFd<'_> {
+    // SAFETY: the channel, and so its descriptor, is open as long as this reference lasts.
     unsafe { BorrowedFd::borrow_raw((*channel.as_ptr()).fd) }
 }
 

@@ -12,14 +12,14 @@ mod port;
 
 pub(crate) use beacon::BeaconAnswer;
 
-use crate::say::{Exit, say};
+use crate::say::{CommandError, Exit};
 use aws_lc_rs::hmac;
 use comity::Key;
 use comity_cluster::commands::is_step;
 use comity_cluster::read::SURVEY;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -110,11 +110,11 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: AgentArgs) -> Exit {
     match args.peek.as_deref() {
         Some([pid, address]) => Ok(peek(*pid, *address)),
-        _ => serve(),
+        _ => serve().map(|()| 0).map_err(CommandError::faulty),
     }
 }
 
-fn serve() -> Exit {
+fn serve() -> io::Result<()> {
     let (send, orders) = mpsc::channel();
     // It ends with the process.
     std::thread::spawn(move || {
@@ -130,16 +130,24 @@ fn serve() -> Exit {
     });
     let hello =
         HelloLine { protocol: PROTOCOL_OF_AGENT, version: crate::here::VERSION.into(), survey: survey() };
-    say(format!("{GREETING_LINE}\n{}\n", json!(hello)), 0)?;
+    say(GREETING_LINE)?;
+    say(&serde_json::to_string(&hello)?)?;
     let mut ports = port::Ports::default();
     while let Ok(order) = orders.recv_timeout(IDLE) {
         let answer = match serde_json::from_str::<AgentOrder>(&order) {
             Ok(order) => obey(order, &mut ports),
             Err(e) => json!({ "error": format!("it does not understand {:?}: {e}", order.trim()) }),
         };
-        say(format!("{answer}\n"), 0)?;
+        say(&answer.to_string())?;
     }
-    Ok(0)
+    Ok(())
+}
+
+/// Writes a line. An agent that nobody reads any more ends with the error.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
 }
 
 /// Surveys this host and returns the script's output.

@@ -83,7 +83,7 @@ impl NcclBackend {
         Ok(Self { native, members, patience, device_comm, stash, is_behind: false })
     }
 
-    /// The same for a group that comes of another, whose members have until then.
+    /// Opens as [`open`](Self::open), for a group that comes of another; its members have to meet by `until`.
     fn around(native: NativeBackend, device: u32, until: Instant) -> Result<Box<dyn Backend>> {
         Ok(Box::new(Self::open(native, Ok(device), until.saturating_duration_since(Instant::now()))?))
     }
