@@ -8,6 +8,16 @@
 //! A message is `"cm"`, its kind, a length and at most 1 KiB; nothing larger is ever allocated for a stranger. Connections of links are
 //! made with packets as full as the path allows: behind the hello comes padding, and the answer to it has as much.
 
+use super::fields::{Malformed, Reader, Writer};
+use super::seal::Seals;
+use crate::{Key, sys::traceless};
+use snow::{Builder, HandshakeState, TransportState};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Read},
+    sync::{Arc, LazyLock},
+};
+
 /// Part of the prologue, and the high half of every message's kind.
 const VERSION: u8 = 10;
 const HEADER: usize = 5;
@@ -177,16 +187,6 @@ impl fmt::Display for Refusal {
 
 #[cfg(test)]
 mod tests;
-
-use super::fields::{Malformed, Reader, Writer};
-use super::seal::Seals;
-use crate::{Key, sys::traceless};
-use snow::{Builder, HandshakeState, TransportState};
-use std::{
-    fmt,
-    io::{self, ErrorKind, Read},
-    sync::{Arc, LazyLock},
-};
 
 /// Room for words in an answer, after Noise's own bytes.
 const MAX_WORDS: usize = 900;

@@ -29,6 +29,12 @@
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
 //! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
 
+use crate::pace::Pace;
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::{Duration, Instant},
+};
+
 /// Multiple of the limit on silence within which a connection carries something again that was cut for less than that limit. TCP sends again
 /// after a time that grows with each round trip it has seen, also with one that a cut of before made long, and doubles at each try: the first
 /// after `r`, the next after `3 r`. If the first comes just before the cable is back, the next comes at thrice that time.
@@ -162,12 +168,6 @@ impl Hosts {
 
 #[cfg(test)]
 mod tests;
-
-use crate::pace::Pace;
-use std::{
-    collections::{BTreeMap, HashSet},
-    time::{Duration, Instant},
-};
 
 /// Time to wait for the next rank to connect or to begin to beat. Then ranks that do not beat are judged all the same: they may have been
 /// stopped.

@@ -175,3 +175,23 @@ fn a_rank_that_hears_nobody_says_that_it_may_be_its_own_host() {
     // With one other only, nobody knows whose fault it is.
     assert_eq!(alone(1, &[]), Some(false));
 }
+
+#[test]
+fn a_process_of_which_the_system_says_that_it_has_no_turn_is_given_another_limit() {
+    let lost_after = |without_turn: Option<u32>| {
+        let (mut m, now) = met(4, Some(LIMIT));
+        let beat = |r: usize| (r, Heard::Note(Note::Heartbeat { progress: 0 }));
+        m.hear((1..4).map(beat).collect(), now);
+        (1..60).find(|i| {
+            let at = now + LIMIT * *i / 20;
+            m.hear(vec![beat(2), beat(3)], at);
+            if without_turn == Some(*i) {
+                m.has_no_turn(1, at);
+            }
+            m.tick(at, at, 0);
+            failed(&mut m).1.is_some_and(|f| f.culprit == 1)
+        })
+    };
+    let usual = lost_after(None).unwrap();
+    assert_eq!(lost_after(Some(15)), Some(usual + 15));
+}
