@@ -185,7 +185,11 @@ impl Crew {
     }
 
     pub(crate) fn tell(&mut self, rank: usize, word: &str) {
-        writeln!(self.stdin.get_mut(&rank).unwrap(), "{word}").unwrap();
+        if let Err(e) = writeln!(self.stdin.get_mut(&rank).unwrap(), "{word}") {
+            self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+            self.heard.extend(self.lines.try_iter());
+            panic!("rank {rank} cannot be told {word}: {e}; said was {:#?}", self.heard);
+        }
     }
 
     /// The exit code of `comity launch`, or the only child's.
