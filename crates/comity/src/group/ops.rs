@@ -668,8 +668,12 @@ impl Group {
             Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => [Some(v.place()), None],
             Bufs::Both(s, d) => [Some(s.place()), Some(d.place())],
         };
-        if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
-            return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
+        for place in &places {
+            if let Some(place) = place
+                && !self.reaches(*place)
+            {
+                return Err(misuse(op, Misuse::Place(format!("{place:?}"))));
+            }
         }
         if let Some(wire) = self.wire {
             let place = places.into_iter().flatten().find(|place| *place != Place::Host);
