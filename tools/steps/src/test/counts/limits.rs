@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The day on which the numbers were counted: Rust 1.95, Python 3.11, torch 2.15.
-pub(super) const DATE: &str = "2026-11-27";
+pub(super) const DATE: &str = "2026-11-29";
 
 /// A case, with its limit.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ const fn limit(language: &'static str, ranks: usize, seen: u64, most: u64) -> Li
 ///
 /// A second rank adds the same from every language, so Python's calls are counted on one.
 pub(super) const LIMITS: &[Limit] = &[
-    limit("Rust", 1, 7_676, 8_450),
-    limit("Rust", 2, 22_380, 24_600),
-    limit("C", 1, 9_058, 10_000),
-    limit("C", 2, 23_762, 26_100),
-    limit("numpy", 1, 19_248, 21_200),
+    limit("Rust", 1, 5_281, 5_850),
+    limit("Rust", 2, 19_236, 21_200),
+    limit("C", 1, 6_818, 7_500),
+    limit("C", 2, 20_773, 22_900),
+    limit("numpy", 1, 17_276, 19_000),
     // Since the group returns its own works: a call in Python more on the way there and on the way back.
-    limit("torch", 1, 90_645, 99_700),
+    limit("torch", 1, 90_166, 99_200),
 ];
 
 impl Limit {
