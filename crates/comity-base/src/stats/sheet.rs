@@ -465,10 +465,12 @@ pub(super) trait SharedWord {
 }
 
 impl SharedWord for AtomicU64 {
+    #[inline]
     fn get(&self) -> u64 {
         self.load(Relaxed)
     }
 
+    #[inline]
     fn set(&self, value: u64) {
         self.store(value, Relaxed);
     }
