@@ -79,10 +79,9 @@ impl NativeBackend {
         }
     }
 
-    #[cold]
     fn bring_last(&mut self, key: &ScheduleKey, call: &Call<'_>) {
         let plain = call.counts.is_empty();
-        match self.kept.iter().position(|kept| plain && kept.key == *key) {
+        match self.kept.iter().rposition(|kept| plain && kept.key == *key) {
             Some(i) => self.kept[i..].rotate_left(1),
             None => {
                 let new = self.prepare(*key, call);
