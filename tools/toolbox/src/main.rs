@@ -12,7 +12,6 @@ cargo xtask test                 the gate: install what the tests need and run t
     --list                       name the steps and parts
     --prepare                    install what is needed, and run none
 cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
-    --hours H                    of the soak (2)
     --again                      also what has passed at this state of the code
 cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes
     --against LIST               these alone, of gloo,mlx,openmpi,mpich; or none

@@ -4,7 +4,6 @@ mod cases;
 
 use super::{
     jobs::{self, has},
-    requirements::{self, Ask},
     scope::Scope,
     step::Outcome,
 };
@@ -14,8 +13,6 @@ use tasks::{
     child::Task,
     place::{Scratch, root},
 };
-
-pub(super) const ASKS: &[Ask] = &[Ask::X86];
 
 /// Cables, switches and their devices.
 const NETWORK: &str = include_str!("network.sh");
@@ -34,7 +31,6 @@ struct Case {
 const HANDS: u64 = 3;
 
 pub(super) fn run(scope: &Scope) -> Outcome {
-    requirements::programs(&guest::NEEDED)?;
     let only = std::env::var("RDMA_VM_ONLY").unwrap_or_default();
     let mut cases = cases::all();
     // It waits more than it works: two minutes.
