@@ -156,7 +156,6 @@ NAME=thread
 
 #= guest last=200 deep after=build x86 guest
 # the kernel's Soft-RoCE and rdma-core's library, in QEMU; deep: every case
-exec "$TOOLBOX" step guest
 
 #= swift last=90 deep after=build,swift-build linux root programs=debootstrap:debootstrap,unshare:util-linux
 # the Swift package: its tests, examples under comity launch

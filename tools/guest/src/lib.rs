@@ -98,11 +98,16 @@ pub fn run(choice: Choice) -> Result<(), String> {
     let command = |script: String| Command { script, limit: choice.limit };
     let commands: Vec<Command> = choice.commands.into_iter().map(command).collect();
     let answers = Guest { files: choice.files, counts: choice.counts }.run(&commands)?;
-    let failed = answers.iter().filter(|a| a.code != 0).count();
+    let mut failed = Vec::new();
     for (command, answer) in commands.iter().zip(&answers) {
-        println!("exit code {} after {:.1} s: {}", answer.code, answer.seconds, command.script);
+        // The lines before it are what it uses.
+        let last = command.script.lines().next_back().unwrap_or_default();
+        println!("exit code {} after {:.1} s: {last}", answer.code, answer.seconds);
+        if answer.code != 0 {
+            failed.push(format!("{last} failed:\n{}", answer.output));
+        }
     }
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} commands failed", answers.len())) }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// Programs that have to be installed for it, and their packages.

@@ -11,7 +11,6 @@ mod gate;
 mod hosts;
 mod jobs;
 mod python;
-mod rdma_vm;
 mod requirements;
 mod ssh;
 mod sshd;
@@ -143,7 +142,6 @@ pub(crate) fn step(args: &[&str]) -> Result<(), String> {
         ["package", environment] => installed(environment, false),
         ["ssh"] => ssh::check(&scope),
         ["cluster"] => cluster::check(&scope),
-        ["guest"] => rdma_vm::run(&scope),
         ["shells"] => ssh::shells::check(&scope),
         _ => Err("a step is started by `cargo xtask test`".into()),
     };
