@@ -68,7 +68,7 @@ def main() -> None:
             step("ruff", python, "-m", "ruff", "check", "--quiet")
             step("ruff format", python, "-m", "ruff", "format", "--quiet", "--check")
         else:
-            print("!!! Python files changed and were not looked at: `cargo xtask test --prepare` first")
+            print("!!! Python files changed and were not looked at: `cargo xtask test --only prepare` first")
     print(f"in all {time.monotonic() - begun:.1f} s; before you hand it on: cargo xtask test")
 
 

@@ -10,7 +10,6 @@ cargo xtask test                 the gate: install what the tests need and run t
     --only NAME                  this step alone (repeatable)
     --seed N                     the share that N chooses, not the commit
     --list                       name the steps and parts
-    --prepare                    install what is needed, and run none
 cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
     --again                      also what has passed at this state of the code
 cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes

@@ -32,8 +32,6 @@ mod scope {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct StepChoice {
     list: bool,
-    /// Install what the steps need, and run none.
-    prepare: bool,
     deep: bool,
     /// These steps or parts alone.
     names: Vec<&'static str>,
@@ -49,7 +47,6 @@ impl StepChoice {
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => choice.list = true,
-                "--prepare" if !choice.deep => choice.prepare = true,
                 "--again" if choice.deep => choice.again = true,
                 "--seed" if !choice.deep => {
                     let seed = args.next().and_then(|n| n.parse().ok());
@@ -118,8 +115,6 @@ pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
         Ok(())
     } else if choice.deep {
         deep::run(&choice.names, &scope, choice.again)
-    } else if choice.prepare {
-        gate::some(&["prepare"], &scope)
     } else if choice.names.is_empty() {
         gate::run(&scope)
     } else {
