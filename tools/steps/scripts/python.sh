@@ -1,5 +1,5 @@
 # The Python package: installed as a user installs it, then its linter and its tests.
-"$TOOLBOX" step package
+"$TOOLBOX" step package python "$SIZE"
 "$PYTHON" -m ruff check --quiet
 "$PYTHON" -m ruff format --quiet --check
 # Stands in for NCCL and a driver in tests of device memory; of the same build.

@@ -14,8 +14,8 @@ pub struct LibraryKit {
     pub strip: Option<Vec<String>>,
 }
 
-/// `cargo xtask c-install --prefix DIR [--debug]`.
-pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+/// `cargo xtask c-install --prefix DIR [--debug]`: build libcomity and install it with its header.
+pub fn run(args: &[&str]) -> Result<(), String> {
     let (prefix, debug) = match args {
         ["--prefix", prefix] => (prefix, false),
         ["--prefix", prefix, "--debug"] | ["--debug", "--prefix", prefix] => (prefix, true),

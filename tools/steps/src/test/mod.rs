@@ -30,7 +30,7 @@ mod scope {
 
 /// Choice of steps, from the command line.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct StepChoice {
+pub struct StepChoice {
     list: bool,
     deep: bool,
     /// These steps or parts alone.
@@ -41,7 +41,9 @@ pub(crate) struct StepChoice {
 }
 
 impl StepChoice {
-    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+    /// # Errors
+    /// The words are no choice; what is wrong with them.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self { deep: args.contains(&"--deep"), ..Self::default() };
         let mut args = args.iter().filter(|arg| **arg != "--deep");
         while let Some(&arg) = args.next() {
@@ -93,7 +95,8 @@ fn seed(given: Option<u64>) -> u64 {
     given.or_else(|| u64::from_str_radix(commit()?.get(..16)?, 16).ok()).unwrap_or(0)
 }
 
-pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
+/// `cargo xtask test`: the gate, or the deep checks.
+pub fn run(choice: &StepChoice) -> Result<(), String> {
     let scope = Scope { seed: seed(choice.seed), deep: choice.deep };
     if choice.list {
         println!(
@@ -123,18 +126,16 @@ pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
 }
 
 /// Run a step's function in this process: `xtask step NAME`, as `steps.sh` says.
-pub(crate) fn step(args: &[&str]) -> Result<(), String> {
+pub fn step(args: &[&str]) -> Result<(), String> {
     let scope = Scope::from_env();
-    let installed = |environment: &str, released| {
-        install_package(environment, released)?;
-        Ok("the package is installed".into())
-    };
     let outcome = match args {
         ["counts"] => counts::run(&scope),
         ["demo"] => demo::run(demo::Profile::Tests).map_err(Why::Failed),
         ["hosts"] => hosts::check(&scope),
-        ["package"] => installed("python", scope.deep),
-        ["package", environment] => installed(environment, false),
+        ["package", environment, size] => match install_package(environment, *size == "deep") {
+            Ok(()) => Ok("the package is installed".into()),
+            Err(why) => Err(Why::Failed(why)),
+        },
         ["ssh"] => ssh::check(&scope),
         ["cluster"] => cluster::check(&scope),
         ["shells"] => ssh::shells::check(&scope),
