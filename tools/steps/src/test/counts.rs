@@ -22,10 +22,10 @@ mod tracer {
 
 use super::{jobs::comity, python, scope::Scope, step::Outcome};
 use crate::c;
-use std::{fmt, fs, os::unix::fs::symlink};
+use std::fmt;
 use tasks::{
     child::Task,
-    place::{Scratch, built, make, root},
+    place::{Scratch, built, root},
 };
 
 /// Pairs of markers with nothing between them, whose count is taken off.
@@ -151,16 +151,9 @@ fn median(mut counts: Vec<u64>) -> u64 {
 
 /// The package of this build, for an interpreter: its sources, and the extension that cargo has built.
 fn lay_out(folder: &Scratch) -> Result<(), String> {
+    let links = r#"mkdir -p "$0" && ln -s "$PWD"/python/comity/* "$0" && rm -f "$0"/*.so && ln -s "$1" "$0/_core.abi3.so""#;
     let package = folder.join("package/comity");
-    make(&package)?;
-    let failed = |e| format!("cannot lay out the package: {e}");
-    for entry in fs::read_dir(root().join("python/comity")).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_none_or(|e| e != "so") {
-            symlink(&path, package.join(path.file_name().unwrap_or_default())).map_err(failed)?;
-        }
-    }
-    symlink(built("debug", "lib_core.so"), package.join("_core.abi3.so")).map_err(failed)
+    Task::sh(links).arg(package).arg(built("debug", "lib_core.so")).run().map(drop)
 }
 
 /// Counts all cases, then one that has more to do and must be found.
