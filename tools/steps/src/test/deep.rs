@@ -23,7 +23,7 @@ const HEAD: &str = "\
 ";
 
 /// All parts that there are.
-pub(super) fn parts() -> impl Iterator<Item = &'static Step> {
+fn parts() -> impl Iterator<Item = &'static Step> {
     STEPS.iter().filter(|step| step.is_deep)
 }
 

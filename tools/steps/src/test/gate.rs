@@ -26,7 +26,7 @@ use tasks::child::is_interrupted;
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// All steps that there are, in their order.
-pub(super) fn all() -> impl DoubleEndedIterator<Item = &'static Step> {
+fn all() -> impl DoubleEndedIterator<Item = &'static Step> {
     STEPS.iter().filter(|step| step.place.is_some())
 }
 

@@ -73,19 +73,15 @@ impl StepChoice {
 
 /// The part of the deep checks, or the step of the gate, of this name. An error has the command of its namesake in the other.
 fn named(deep: bool, name: &str) -> Result<&'static Step, String> {
-    let step = gate::all().find(|s| s.name == name);
-    let part = deep::parts().find(|p| p.name == name);
-    match (deep, step, part) {
-        (false, Some(found), _) | (true, _, Some(found)) => Ok(found),
-        (false, None, Some(_)) => {
+    let step = STEPS.iter().find(|step| step.name == name).ok_or_else(|| {
+        format!("no step and no deep part is called {name:?}: cargo xtask test --list names them")
+    })?;
+    match (deep, step.place, step.is_deep) {
+        (false, None, _) => {
             Err(format!("{name:?} is a part of the deep checks: cargo xtask test --deep {name}"))
         }
-        (true, Some(_), None) => {
-            Err(format!("{name:?} is a step of the gate: cargo xtask test --only {name}"))
-        }
-        (_, None, None) => {
-            Err(format!("no step and no deep part is called {name:?}: cargo xtask test --list names them"))
-        }
+        (true, _, false) => Err(format!("{name:?} is a step of the gate: cargo xtask test --only {name}")),
+        _ => Ok(step),
     }
 }
 

@@ -304,10 +304,7 @@ mod tests {
     #[test]
     fn a_step_ends_as_its_commands_say() {
         let scope = Scope { seed: 6, deep: false };
-        let end = |commands| {
-            let row = Step { name: "x", commands, ..Step::default() }.run(&scope, Way::Hidden);
-            row.end
-        };
+        let end = |commands| Step { name: "x", commands, ..Step::default() }.run(&scope, Way::Hidden).end;
         assert_eq!(end("echo \"=> $HAND $SIZE $COMITY_TEST_SEED\""), End::Passed("2 gate 6".into()));
         assert_eq!(end("echo; echo '=? no nightly'"), Err(Why::Missing("no nightly".into())).into());
         assert_eq!(end("echo a; echo 'xtask: b:\nc' >&2; exit 3"), End::Failed("b:\nc".into()));
