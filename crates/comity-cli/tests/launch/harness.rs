@@ -82,6 +82,18 @@ impl Job {
     }
 
     pub(crate) fn finish(mut self) -> Ended {
+        self.end()
+    }
+
+    /// The same, and no process of it is left then: not even for the moment before this value ends them.
+    pub(crate) fn finish_whole(mut self) -> Ended {
+        let ended = self.end();
+        let left = self.processes();
+        assert!(left.is_empty(), "{left:?}: {}", ended.text());
+        ended
+    }
+
+    fn end(&mut self) -> Ended {
         let start = Instant::now();
         let status = wait_for("comity launch to end", || self.child.try_wait().unwrap());
         let took = start.elapsed();

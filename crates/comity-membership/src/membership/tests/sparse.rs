@@ -94,8 +94,12 @@ impl SparseJob {
         }
     }
 
-    /// The members for which a rank is to do something.
-    fn members(&self, rank: usize, of: impl Fn(&Action<SimulatedFailure>) -> Option<usize>) -> Vec<usize> {
+    /// The members that have said this to a rank.
+    fn said(&self, rank: usize, is: impl Fn(&Note<SimulatedFailure>) -> bool) -> Vec<usize> {
+        let of = |action: &Action<SimulatedFailure>| match action {
+            Action::Said { member, note, .. } if is(note) => Some(*member),
+            _ => None,
+        };
         let mut all: Vec<usize> = self.done[rank].iter().filter_map(of).collect();
         all.sort_unstable();
         all
@@ -130,10 +134,7 @@ fn all_hear_that_all_have_opened_a_group_while_some_still_connect() {
             job.run();
         }
         for rank in 0..size {
-            let entered = job.members(rank, |a| match a {
-                Action::Said { member, note: Note::Entered { .. }, .. } => Some(*member),
-                _ => None,
-            });
+            let entered = job.said(rank, |note| matches!(note, Note::Entered { .. }));
             let others: Vec<usize> = everyone.iter().copied().filter(|r| *r != rank).collect();
             assert_eq!(entered, others, "{size} ranks, rank {rank}");
         }
@@ -152,48 +153,20 @@ fn what_is_for_some_reaches_them_and_nobody_else() {
     job.perform(0);
     job.run();
     for rank in 1..size {
-        let is = |n: Vec<usize>, yes: bool| assert_eq!(n, if yes { vec![0] } else { vec![] }, "{rank}");
-        is(
-            job.members(rank, |a| {
-                if let Action::Said { member, note: Note::Census { at: 7, .. }, .. } = a {
-                    Some(*member)
-                } else {
-                    None
-                }
-            }),
-            true,
-        );
-        is(
-            job.members(rank, |a| {
-                if let Action::Said { member, note: Note::Connect { .. }, .. } = a {
-                    Some(*member)
-                } else {
-                    None
-                }
-            }),
-            rank == 43,
-        );
-        is(
-            job.members(rank, |a| {
-                if let Action::Said { member, note: Note::Waits { .. }, .. } = a {
-                    Some(*member)
-                } else {
-                    None
-                }
-            }),
-            [3, 50].contains(&rank),
-        );
+        let census = job.said(rank, |note| matches!(note, Note::Census { at: 7, .. }));
+        let connect = job.said(rank, |note| matches!(note, Note::Connect { .. }));
+        let waits = job.said(rank, |note| matches!(note, Note::Waits { .. }));
+        for (said, is_for) in [(census, true), (connect, rank == 43), (waits, [3, 50].contains(&rank))] {
+            assert_eq!(said, if is_for { vec![0] } else { vec![] }, "{rank}");
+        }
         job.ranks[rank].say(&[0], Note::Reached { group_id: 1, reached: rank as u64 });
         job.perform(rank);
     }
     job.run();
-    let answers = job.members(0, |a| match a {
-        Action::Said { member, note: Note::Reached { reached, .. }, .. } if *reached == *member as u64 => {
-            Some(*member)
-        }
-        _ => None,
-    });
-    assert_eq!(answers, others);
+    let reached =
+        |note: &Note<_>, by: usize| matches!(note, Note::Reached { reached, .. } if *reached == by as u64);
+    let answers = (1..size).filter(|by| job.said(0, |note| reached(note, *by)) == [*by]);
+    assert!(answers.eq(others));
 }
 
 #[test]
