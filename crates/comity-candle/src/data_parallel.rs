@@ -11,7 +11,7 @@
 use crate::{
     Error, Result, average_gradients, broadcast_variables,
     collective::{in_calls, takes_on_device},
-    gradients::Bundle,
+    gradients::averages,
     parameter::agree,
     whole_parameters,
 };
@@ -183,15 +183,14 @@ impl DataParallel {
         step.start_full(&mut state)?;
         // Behind all buckets, in the order of the group's calls: where one of theirs has failed, its error is the cause.
         let agreed = in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or));
-        let mut averages = Vec::new();
+        let mut ended = Vec::new();
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
-            averages.push((bucket, in_calls(|| request.wait())?));
+            ended.push((bucket, in_calls(|| request.wait())?));
         }
         agreed?;
-        for (bucket, bundle) in averages {
-            let variables = bucket.iter().map(|&i| &self.variables[i].1);
-            for (&i, average) in bucket.iter().zip(bundle.split(variables)?) {
+        for (bucket, averages) in ended {
+            for (i, average) in bucket.into_iter().zip(averages) {
                 let v = &self.variables[i].1;
                 match present[i] {
                     true => gradients.insert(v, average),
@@ -258,6 +257,9 @@ struct Step {
     state: Mutex<BackwardPass>,
 }
 
+/// A bucket's averages on their way.
+type Averages = Request<Vec<Tensor>, Error>;
+
 /// Progress of a backward pass.
 struct BackwardPass {
     /// Final gradients that have not been sent.
@@ -265,7 +267,7 @@ struct BackwardPass {
     /// Variables in the order in which their gradients became final.
     finals: Vec<usize>,
     started: usize,
-    pending: Vec<(Vec<usize>, Request<Bundle, Error>)>,
+    pending: Vec<(Vec<usize>, Averages)>,
     overlaps: bool,
 }
 
@@ -306,11 +308,7 @@ impl Step {
                 return Ok(());
             }
             let gradients: Vec<Tensor> = bucket.iter().filter_map(|&i| state.ready[i].clone()).collect();
-            let request = self.group.spawn_as(move |g| {
-                let mut bundle = Bundle::of(&gradients)?;
-                bundle.average(g)?;
-                Ok(bundle)
-            });
+            let request = self.group.spawn_as(move |g| averages(g, &gradients));
             state.pending.push((bucket.clone(), request));
             state.started += 1;
         }

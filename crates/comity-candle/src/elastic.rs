@@ -2,9 +2,10 @@
 //!
 //! Groups form again by [`Group::reform`], and [`Group::joiners`] counts who waits: candle's tensors have no part in that.
 
-use crate::{Result, collective::in_calls, gradients::Bundle};
-use candle_core::Var;
-use comity::Group;
+use crate::{Result, collective::in_calls};
+use candle_core::{DType, Device, Tensor, Var, WithDType};
+use comity::{Element, Group, ViewMut};
+use half::{bf16, f16};
 
 /// Give all ranks the variables of those that hold them, with the same bits on all: the candle form of [`Group::sync`]. Only variables that
 /// differ are sent.
@@ -31,14 +32,40 @@ pub fn sync_variables<'a>(
     holds: bool,
 ) -> Result<usize> {
     let variables: Vec<&Var> = variables.into_iter().collect();
-    let values = variables.iter().map(|v| Bundle::of(&[v.as_detached_tensor()]));
-    let mut values: Vec<Bundle> = values.collect::<Result<_>>()?;
-    let mut views: Vec<_> = values.iter_mut().map(Bundle::view).collect();
+    let values = variables.iter().map(|v| elements(v));
+    let mut values: Vec<Box<dyn Elements>> = values.collect::<candle_core::Result<_>>()?;
+    let mut views: Vec<_> = values.iter_mut().map(|x| x.view()).collect();
     let received = in_calls(|| group.sync(&mut views, holds))?;
     if received > 0 {
         for (v, value) in variables.into_iter().zip(values) {
-            value.split([v].into_iter())?.into_iter().try_for_each(|x| v.set(&x))?;
+            v.set(&value.tensor()?.reshape(v.shape())?.to_device(v.device())?)?;
         }
     }
     Ok(received)
+}
+
+/// Elements of a variable, one after the other.
+trait Elements {
+    fn view(&mut self) -> ViewMut<'_>;
+    fn tensor(&self) -> candle_core::Result<Tensor>;
+}
+
+impl<T: WithDType + Element> Elements for Vec<T> {
+    fn view(&mut self) -> ViewMut<'_> {
+        self.into()
+    }
+
+    fn tensor(&self) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(self, self.len(), &Device::Cpu)
+    }
+}
+
+fn elements(v: &Var) -> candle_core::Result<Box<dyn Elements>> {
+    let x = v.as_detached_tensor().flatten_all()?;
+    Ok(match x.dtype() {
+        DType::F16 => Box::new(x.to_vec1::<f16>()?),
+        DType::BF16 => Box::new(x.to_vec1::<bf16>()?),
+        DType::F64 => Box::new(x.to_vec1::<f64>()?),
+        _ => Box::new(x.to_vec1::<f32>()?),
+    })
 }

@@ -7,11 +7,10 @@
 
 use crate::{
     Error, Result,
-    collective::{CallKind, TensorCall, in_calls, takes_on_device},
+    collective::{CallKind, TensorCall, in_calls},
 };
-use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
-use comity::{Group, ReduceOp, ViewMut};
-use half::{bf16, f16};
+use candle_core::{DType, Tensor, Var, backprop::GradStore};
+use comity::{Group, ReduceOp};
 use std::mem;
 
 /// A bucket is reduced when the next gradient would take it past this: large enough for full bandwidth, small enough
@@ -99,93 +98,28 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
         .iter()
         .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
         .collect::<candle_core::Result<_>>()?;
-    if mine.first().is_some_and(|g| takes_on_device(group, g.device())) {
-        return average_on_device(group, &bucket, &mine, gradients);
-    }
-    let mut bundle = Bundle::of(&mine)?;
-    in_calls(|| bundle.average(group))?;
-    let averages = bundle.split(bucket.iter().copied())?;
-    for (v, average) in bucket.into_iter().zip(averages) {
+    for (v, average) in bucket.into_iter().zip(averages(group, &mine)?) {
         gradients.insert(v, average);
     }
     Ok(())
 }
 
-/// The same without a copy to the host.
-fn average_on_device(
-    group: &Group,
-    bucket: &[&Var],
-    mine: &[Tensor],
-    gradients: &mut GradStore,
-) -> Result<()> {
+/// Averages of tensors of one type over the ranks, by one call.
+pub(crate) fn averages(group: &Group, mine: &[Tensor]) -> Result<Vec<Tensor>> {
     let flat = mine.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
-    let averages = TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
+    let all = Tensor::cat(&flat, 0)?.detach();
+    if all.elem_count() == 0 {
+        return Ok(mine.iter().map(Tensor::detach).collect());
+    }
+    // No wire carries f64.
+    let plain = (all.dtype() == DType::F64).then(|| group.with_wire(None));
+    let call = TensorCall::new(plain.as_ref().unwrap_or(group), CallKind::Reduce(ReduceOp::Avg));
+    let all = call.apply(&all)?;
     let mut at = 0;
-    for v in bucket {
-        gradients.insert(v, averages.narrow(0, at, v.elem_count())?.reshape(v.shape())?);
-        at += v.elem_count();
-    }
-    Ok(())
-}
-
-/// Gradients of one type, end to end.
-pub(crate) enum Bundle {
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-}
-
-macro_rules! each_type {
-    ($bundle:expr, $data:ident => $body:expr) => {
-        match $bundle {
-            Bundle::F16($data) => $body,
-            Bundle::BF16($data) => $body,
-            Bundle::F32($data) => $body,
-            Bundle::F64($data) => $body,
-        }
-    };
-}
-
-impl Bundle {
-    /// Gradients that have the type of the first.
-    pub(crate) fn of(gradients: &[Tensor]) -> Result<Self> {
-        let mut bundle = match gradients.first().map(Tensor::dtype) {
-            Some(DType::F16) => Self::F16(Vec::new()),
-            Some(DType::BF16) => Self::BF16(Vec::new()),
-            Some(DType::F64) => Self::F64(Vec::new()),
-            _ => Self::F32(Vec::new()),
-        };
-        for g in gradients {
-            each_type!(&mut bundle, data => data.append(&mut g.flatten_all()?.to_vec1()?));
-        }
-        Ok(bundle)
-    }
-
-    pub(crate) fn average(&mut self, group: &Group) -> Result<()> {
-        // No wire carries f64.
-        let plain = matches!(self, Self::F64(_)).then(|| group.with_wire(None));
-        let group = plain.as_ref().unwrap_or(group);
-        each_type!(self, data => match data.is_empty() {
-            true => Ok(()),
-            false => Ok(group.all_reduce(data, ReduceOp::Avg)?),
-        })
-    }
-
-    /// The values, to be written.
-    pub(crate) fn view(&mut self) -> ViewMut<'_> {
-        each_type!(self, data => data.into())
-    }
-
-    /// Tensors of the variables' shapes, on their devices.
-    pub(crate) fn split<'a>(&self, variables: impl Iterator<Item = &'a Var>) -> Result<Vec<Tensor>> {
-        let mut at = 0;
-        let tensors = variables.map(|v| {
-            let range = at..at + v.elem_count();
-            at = range.end;
-            let x = each_type!(self, data => Tensor::from_slice(&data[range], v.shape(), &Device::Cpu)?);
-            x.to_device(v.device())
-        });
-        Ok(tensors.collect::<candle_core::Result<_>>()?)
-    }
+    let parts = mine.iter().map(|x| {
+        let part = all.narrow(0, at, x.elem_count())?.reshape(x.shape());
+        at += x.elem_count();
+        part
+    });
+    Ok(parts.collect::<candle_core::Result<_>>()?)
 }
