@@ -1,8 +1,11 @@
 //! Attention whose heads are divided among the ranks.
 
 use crate::{
-    AllToShardedLinear, Error, KvCache, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear,
-    Sharding, ShardingCause, ShardingError, causal_mask, ops,
+    Error, KvCache, Parameter, Partition, Result, ShardedLinear, Sharding, ShardingCause, ShardingError,
+    ShardingType::{self, AllToSharded, ShardedToAll},
+    causal_mask,
+    linear::LinearPart,
+    ops,
 };
 use candle_core::{D, Module, Tensor};
 use candle_nn::{Linear, VarBuilder};
@@ -168,24 +171,17 @@ impl ShardedAttention {
     pub fn new(group: &Group, width: usize, heads: &Heads, vb: VarBuilder) -> Result<Self> {
         fits(group, heads, &vb.prefix())?;
         let inner_keys = heads.all_keys * heads.width;
-        let keys = |vb: VarBuilder| -> Result<KeyLayer> {
-            if heads.replicates_keys() {
-                return Ok(KeyLayer::Whole(candle_nn::linear_no_bias(width, inner_keys, vb)?));
-            }
-            let layer = AllToShardedLinear::fresh(group, width, heads.key_partition(), false, &vb)?;
-            Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
+        let part = |vb: VarBuilder, direction, partition| {
+            LinearPart::fresh(group, direction, width, partition, false, &vb)
         };
-        let rows = heads.query_partition();
-        let q = AllToShardedLinear::fresh(group, width, rows.clone(), false, &vb.pp("q_proj"))?;
-        let o = ShardedToAllLinear::fresh(group, rows, width, false, &vb.pp("o_proj"))?;
-        Ok(Self {
-            group: group.clone(),
-            heads: heads.clone(),
-            queries: ShardedLinear::AllToSharded(q),
-            keys: keys(vb.pp("k_proj"))?,
-            values: keys(vb.pp("v_proj"))?,
-            out: ShardedLinear::ShardedToAll(o),
-        })
+        let whole = |vb: VarBuilder| Ok(candle_nn::linear_no_bias(width, inner_keys, vb)?);
+        Self::made(
+            group,
+            heads,
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|name| vb.pp(name)),
+            part,
+            whole,
+        )
     }
 
     /// This rank's part of an attention that every rank has whole. Where parameters are variables, those of the part are too.
@@ -194,23 +190,33 @@ impl ShardedAttention {
     /// [`Error::Sharding`] when the heads do not fit the layers or the number of ranks.
     pub fn from_layers(group: &Group, layers: &AttentionLayers<'_>, heads: &Heads) -> Result<Self> {
         fits(group, heads, "ShardedAttention")?;
-        let keys = |linear: &Linear| -> Result<KeyLayer> {
-            if heads.replicates_keys() {
-                return Ok(KeyLayer::Whole(linear.clone()));
-            }
-            let layer = AllToShardedLinear::part_of(group, linear, heads.key_partition())?;
-            Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
+        let part =
+            |linear: &Linear, direction, partition| LinearPart::of_whole(group, direction, linear, partition);
+        let AttentionLayers { q, k, v, o } = *layers;
+        Self::made(group, heads, [q, k, v, o], part, |linear| Ok(linear.clone()))
+    }
+
+    /// An attention of layers of which `part` makes this rank's, and `whole` those of keys that every rank has.
+    fn made<T>(
+        group: &Group,
+        heads: &Heads,
+        [q, k, v, o]: [T; 4],
+        part: impl Fn(T, ShardingType, Partition) -> Result<LinearPart>,
+        whole: impl Fn(T) -> Result<Linear>,
+    ) -> Result<Self> {
+        let keys = |layer: T| -> Result<KeyLayer> {
+            Ok(match heads.replicates_keys() {
+                true => KeyLayer::Whole(whole(layer)?),
+                false => KeyLayer::Divided(part(layer, AllToSharded, heads.key_partition())?.into()),
+            })
         };
-        let rows = heads.query_partition();
-        let q = AllToShardedLinear::part_of(group, layers.q, rows.clone())?;
-        let o = ShardedToAllLinear::part_of(group, layers.o, rows)?;
         Ok(Self {
             group: group.clone(),
             heads: heads.clone(),
-            queries: ShardedLinear::AllToSharded(q),
-            keys: keys(layers.k)?,
-            values: keys(layers.v)?,
-            out: ShardedLinear::ShardedToAll(o),
+            queries: part(q, AllToSharded, heads.query_partition())?.into(),
+            keys: keys(k)?,
+            values: keys(v)?,
+            out: part(o, ShardedToAll, heads.query_partition())?.into(),
         })
     }
 

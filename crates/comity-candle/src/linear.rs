@@ -16,13 +16,14 @@ use crate::{
     Parameter, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Result, Sharding,
     ShardingType::{self, AllToSharded, ShardedToAll},
     ops,
+    quantized::QuantizedPart,
 };
 use candle_core::{Module, Tensor, quantized::GgmlDType};
 use candle_nn::{Linear, VarBuilder};
 use comity::Group;
-use part::{LinearPart, name_of};
+use part::name_of;
 
-pub(crate) use part::{check_width, expect};
+pub(crate) use part::{LinearPart, check_shapes, check_width, divide, expect};
 
 /// A linear layer that takes the whole input on every rank and gives each rank its part of the outputs.
 ///
@@ -64,20 +65,8 @@ impl AllToShardedLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, AllToSharded);
-        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, &name)?;
-        Self::fresh(group, inputs, outputs, bias, &vb)
-    }
-
-    /// A new layer whose outputs are divided so.
-    pub(crate) fn fresh(
-        group: &Group,
-        inputs: usize,
-        outputs: Partition,
-        bias: bool,
-        vb: &VarBuilder,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::fresh(group, AllToSharded, inputs, outputs, bias, vb)? })
+        let outputs = divide(group, AllToSharded, (outputs, inputs), sharding, &name_of(&vb, AllToSharded))?;
+        Ok(Self { part: LinearPart::fresh(group, AllToSharded, inputs, outputs, bias, &vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -85,14 +74,7 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the outputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let (outputs, _) = linear.weight().dims2()?;
-        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, "AllToShardedLinear")?;
-        Self::part_of(group, linear, outputs)
-    }
-
-    /// This rank's part of a layer whose outputs are divided so.
-    pub(crate) fn part_of(group: &Group, linear: &Linear, outputs: Partition) -> Result<Self> {
-        Ok(Self { part: LinearPart::of_whole(group, AllToSharded, linear, outputs)? })
+        Ok(Self { part: LinearPart::shared(group, AllToSharded, linear, sharding)? })
     }
 
     /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
@@ -115,10 +97,8 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `x` has another width or type than the weights. The group's come from `backward`.
     pub fn forward_both(&self, other: &Self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.part.check_input(x)?;
-        other.part.check_input(x)?;
         let x = ops::sum_gradients(&self.part.group, x)?;
-        Ok((self.part.multiply(&x)?, other.part.multiply(&x)?))
+        Ok((self.part.forward_part(&x)?, other.part.forward_part(&x)?))
     }
 
     /// The same layer, still divided, with a quantized weight.
@@ -126,9 +106,7 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when the inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedAllToShardedLinear> {
-        let LinearPart { group, partition, name, .. } = &self.part;
-        let (weight, bias) = self.part.quantized(dtype)?;
-        QuantizedAllToShardedLinear::from_parts(group, name, weight, bias, partition.clone())
+        Ok(QuantizedAllToShardedLinear { part: self.part.quantized(dtype)? })
     }
 
     /// Division of the outputs, and of the inputs of the layer that follows.
@@ -149,8 +127,7 @@ impl AllToShardedLinear {
 
 impl Module for AllToShardedLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.check_input(x)?;
-        self.part.multiply(&ops::sum_gradients(&self.part.group, x)?)
+        self.part.forward_part(&ops::sum_gradients(&self.part.group, x)?)
     }
 }
 
@@ -177,20 +154,8 @@ impl ShardedToAllLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, ShardedToAll);
-        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, &name)?;
-        Self::fresh(group, inputs, outputs, bias, &vb)
-    }
-
-    /// A new layer whose inputs are divided so.
-    pub(crate) fn fresh(
-        group: &Group,
-        inputs: Partition,
-        outputs: usize,
-        bias: bool,
-        vb: &VarBuilder,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::fresh(group, ShardedToAll, outputs, inputs, bias, vb)? })
+        let inputs = divide(group, ShardedToAll, (outputs, inputs), sharding, &name_of(&vb, ShardedToAll))?;
+        Ok(Self { part: LinearPart::fresh(group, ShardedToAll, outputs, inputs, bias, &vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -198,14 +163,7 @@ impl ShardedToAllLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the inputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let (_, inputs) = linear.weight().dims2()?;
-        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, "ShardedToAllLinear")?;
-        Self::part_of(group, linear, inputs)
-    }
-
-    /// This rank's part of a layer whose inputs are divided so.
-    pub(crate) fn part_of(group: &Group, linear: &Linear, inputs: Partition) -> Result<Self> {
-        Ok(Self { part: LinearPart::of_whole(group, ShardedToAll, linear, inputs)? })
+        Ok(Self { part: LinearPart::shared(group, ShardedToAll, linear, sharding)? })
     }
 
     /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
@@ -227,9 +185,7 @@ impl ShardedToAllLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when a rank's inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedShardedToAllLinear> {
-        let LinearPart { group, partition, name, .. } = &self.part;
-        let (weight, bias) = self.part.quantized(dtype)?;
-        QuantizedShardedToAllLinear::from_parts(group, name, weight, bias, partition.clone())
+        Ok(QuantizedShardedToAllLinear { part: self.part.quantized(dtype)? })
     }
 
     /// Division of the inputs.
@@ -250,8 +206,7 @@ impl ShardedToAllLinear {
 
 impl Module for ShardedToAllLinear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.check_input(x)?;
-        self.part.multiply(x)
+        self.part.forward_part(x)
     }
 }
 
@@ -292,18 +247,31 @@ impl ShardedLinear {
             Self::QuantizedShardedToAll(layer) => layer.parameters(prefix),
         }
     }
-}
 
-impl ShardedLinear {
     /// The output for an input whose gradient is summed over the ranks elsewhere.
     pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
-            Self::AllToSharded(layer) => {
-                layer.part.check_input(x)?;
-                layer.part.multiply(x)
-            }
-            Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
+            Self::AllToSharded(layer) => layer.part.forward_part(x),
+            Self::QuantizedAllToSharded(layer) => layer.part.forward_part(x),
             other => other.forward(x),
+        }
+    }
+}
+
+impl From<LinearPart> for ShardedLinear {
+    fn from(part: LinearPart) -> Self {
+        match part.direction {
+            AllToSharded => Self::AllToSharded(AllToShardedLinear { part }),
+            ShardedToAll => Self::ShardedToAll(ShardedToAllLinear { part }),
+        }
+    }
+}
+
+impl From<QuantizedPart> for ShardedLinear {
+    fn from(part: QuantizedPart) -> Self {
+        match part.direction {
+            AllToSharded => Self::QuantizedAllToSharded(QuantizedAllToShardedLinear { part }),
+            ShardedToAll => Self::QuantizedShardedToAll(QuantizedShardedToAllLinear { part }),
         }
     }
 }
@@ -329,12 +297,5 @@ pub fn shard_linear(
     direction: ShardingType,
     sharding: &Sharding,
 ) -> Result<ShardedLinear> {
-    Ok(match direction {
-        AllToSharded => {
-            ShardedLinear::AllToSharded(AllToShardedLinear::from_linear(group, linear, sharding)?)
-        }
-        ShardedToAll => {
-            ShardedLinear::ShardedToAll(ShardedToAllLinear::from_linear(group, linear, sharding)?)
-        }
-    })
+    Ok(LinearPart::shared(group, direction, linear, sharding)?.into())
 }

@@ -12,9 +12,8 @@ pub(crate) use source::Area;
 use source::{ElementKind, Source, TensorPlace};
 
 use crate::{
-    AllToShardedLinear, Error, Heads, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear,
-    Result, ShardedAttention, ShardedEmbedding, ShardedLinear, ShardedToAllLinear, Sharding, ShardingCause,
-    ShardingError, ShardingType,
+    Error, Heads, Partition, Result, ShardedAttention, ShardedEmbedding, ShardedLinear, Sharding,
+    ShardingCause, ShardingError, ShardingType, linear::LinearPart, quantized::QuantizedPart,
 };
 use candle_core::{
     DType, Device, Tensor, WithDType,
@@ -333,26 +332,13 @@ impl Weights {
             (Some(_), ShardingType::AllToSharded) => Some(self.part_of(&bias, 0, &partition)?),
             (Some(_), ShardingType::ShardedToAll) => Some(self.tensor(&bias)?),
         };
-        Ok(match (direction, quantized) {
-            (ShardingType::AllToSharded, false) => {
-                let w = self.part_of(&weight, 0, &partition)?;
-                ShardedLinear::AllToSharded(AllToShardedLinear::from_parts(g, &layer, w, bias, partition)?)
-            }
-            (ShardingType::ShardedToAll, false) => {
-                let w = self.part_of(&weight, 1, &partition)?;
-                ShardedLinear::ShardedToAll(ShardedToAllLinear::from_parts(g, &layer, w, bias, partition)?)
-            }
-            (ShardingType::AllToSharded, true) => {
-                let w = self.blocks_of(&weight, 0, &partition)?;
-                let layer = QuantizedAllToShardedLinear::from_parts(g, &layer, w, bias, partition)?;
-                ShardedLinear::QuantizedAllToSharded(layer)
-            }
-            (ShardingType::ShardedToAll, true) => {
-                let w = self.blocks_of(&weight, 1, &partition)?;
-                let layer = QuantizedShardedToAllLinear::from_parts(g, &layer, w, bias, partition)?;
-                ShardedLinear::QuantizedShardedToAll(layer)
-            }
-        })
+        let axis = usize::from(direction == ShardingType::ShardedToAll);
+        if quantized {
+            let w = self.blocks_of(&weight, axis, &partition)?;
+            return Ok(QuantizedPart::new(g, direction, &layer, w, bias, partition)?.into());
+        }
+        let w = self.part_of(&weight, axis, &partition)?;
+        Ok(LinearPart::from_tensors(g, direction, &layer, w, bias, partition)?.into())
     }
 
     /// This rank's part of the embedding `name`.

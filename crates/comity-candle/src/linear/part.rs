@@ -2,6 +2,7 @@
 
 use crate::{
     Error, Parameter, Partition, Result, Sharding, ShardingCause, ShardingError, ShardingType, product,
+    quantized::QuantizedPart,
 };
 use candle_core::{
     D, Tensor, Var,
@@ -12,28 +13,17 @@ use comity::Group;
 
 /// Weight and bias of one rank, and how the whole is divided: the outputs or the inputs, by the direction.
 #[derive(Clone, Debug)]
-pub(super) struct LinearPart {
-    pub(super) group: Group,
-    pub(super) direction: ShardingType,
-    pub(super) local: Linear,
-    pub(super) partition: Partition,
-    pub(super) name: String,
+pub(crate) struct LinearPart {
+    pub(crate) group: Group,
+    pub(crate) direction: ShardingType,
+    pub(crate) local: Linear,
+    pub(crate) partition: Partition,
+    pub(crate) name: String,
 }
 
 impl LinearPart {
-    /// Shares of a layer's divided axis, which is so long.
-    pub(super) fn divide(
-        group: &Group,
-        direction: ShardingType,
-        size: usize,
-        sharding: &Sharding,
-        name: &str,
-    ) -> Result<Partition> {
-        Ok(sharding.partition(size, group.size()).map_err(|e| e.at(name, divided(direction)))?)
-    }
-
     /// Variables of a new layer, which begin as those of `candle_nn::linear` do; `other` is the length of the axis that stays whole.
-    pub(super) fn fresh(
+    pub(crate) fn fresh(
         group: &Group,
         direction: ShardingType,
         other: usize,
@@ -56,8 +46,19 @@ impl LinearPart {
         Ok(Self { group: group.clone(), direction, local: Linear::new(weight, bias), partition, name })
     }
 
+    /// This rank's part of a whole layer, by a rule.
+    pub(crate) fn shared(
+        group: &Group,
+        direction: ShardingType,
+        linear: &Linear,
+        sharding: &Sharding,
+    ) -> Result<Self> {
+        let partition = divide(group, direction, linear.weight().dims2()?, sharding, layer(direction))?;
+        Self::of_whole(group, direction, linear, partition)
+    }
+
     /// This rank's part of a whole layer.
-    pub(super) fn of_whole(
+    pub(crate) fn of_whole(
         group: &Group,
         direction: ShardingType,
         linear: &Linear,
@@ -79,7 +80,7 @@ impl LinearPart {
     }
 
     /// Tensors that this rank has, whose shapes are checked.
-    pub(super) fn from_tensors(
+    pub(crate) fn from_tensors(
         group: &Group,
         direction: ShardingType,
         name: &str,
@@ -87,22 +88,13 @@ impl LinearPart {
         bias: Option<Tensor>,
         partition: Partition,
     ) -> Result<Self> {
-        let (rows, columns) = weight.dims2()?;
-        let mine = partition.sizes()[group.rank()];
-        let dims = match direction {
-            ShardingType::AllToSharded => [mine, columns],
-            ShardingType::ShardedToAll => [rows, mine],
-        };
-        expect(group, name, "weight", weight.dims(), &dims)?;
-        if let Some(b) = &bias {
-            expect(group, name, "bias", b.dims(), &dims[..1])?;
-        }
+        check_shapes(group, direction, name, weight.dims2()?, bias.as_ref(), &partition)?;
         let local = Linear::new(weight, bias);
         Ok(Self { group: group.clone(), direction, local, partition, name: name.into() })
     }
 
     /// The weight and the bias, under the names that they have in a model.
-    pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+    pub(crate) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
         let of = |name: &str, x: &Tensor| {
             let full = format!("{prefix}.{name}");
             match self.direction.axis(name, x) {
@@ -114,14 +106,15 @@ impl LinearPart {
         [of("weight", self.local.weight())].into_iter().chain(bias).collect()
     }
 
-    /// The product of this rank's weight, summed over the ranks where the inputs are divided, and the bias.
-    pub(super) fn multiply(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+    /// The product of this rank's weight, summed over the ranks where the inputs are divided, and the bias. The gradient of `x` is this rank's.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.check_input(x)?;
         let over = (self.direction == ShardingType::ShardedToAll).then_some(&self.group);
         product::multiply(over, x, self.local.weight(), self.local.bias())
     }
 
     /// Checks that the layer can take `x`: its width and its type.
-    pub(super) fn check_input(&self, x: &Tensor) -> Result<()> {
+    fn check_input(&self, x: &Tensor) -> Result<()> {
         let weight = self.local.weight();
         check_width(&self.group, &self.name, x, weight.dim(1)?)?;
         if x.dtype() == weight.dtype() {
@@ -132,8 +125,8 @@ impl LinearPart {
         Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into())
     }
 
-    /// The weight quantized, and the bias without its gradient. Where one rank's blocks are not whole, no rank quantizes.
-    pub(super) fn quantized(&self, dtype: GgmlDType) -> Result<(QTensor, Option<Tensor>)> {
+    /// The part with its weight quantized, and the bias without its gradient. Where one rank's blocks are not whole, no rank quantizes.
+    pub(crate) fn quantized(&self, dtype: GgmlDType) -> Result<QuantizedPart> {
         let unit = dtype.block_size();
         let sizes = match self.direction {
             ShardingType::AllToSharded => vec![self.local.weight().dim(1)?; self.group.size()],
@@ -144,7 +137,8 @@ impl LinearPart {
             return Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into());
         }
         let weight = QTensor::quantize(&self.local.weight().detach(), dtype)?;
-        Ok((weight, self.local.bias().map(Tensor::detach)))
+        let bias = self.local.bias().map(Tensor::detach);
+        QuantizedPart::new(&self.group, self.direction, &self.name, weight, bias, self.partition.clone())
     }
 }
 
@@ -155,15 +149,41 @@ fn layer(direction: ShardingType) -> &'static str {
     }
 }
 
-fn divided(direction: ShardingType) -> &'static str {
-    match direction {
-        ShardingType::AllToSharded => "output",
-        ShardingType::ShardedToAll => "input",
-    }
+/// Shares of a layer's outputs or inputs.
+pub(crate) fn divide(
+    group: &Group,
+    direction: ShardingType,
+    (outputs, inputs): (usize, usize),
+    sharding: &Sharding,
+    name: &str,
+) -> Result<Partition> {
+    let (axis, size) = match direction {
+        ShardingType::AllToSharded => ("output", outputs),
+        ShardingType::ShardedToAll => ("input", inputs),
+    };
+    Ok(sharding.partition(size, group.size()).map_err(|e| e.at(name, axis))?)
+}
+
+/// Checks that a weight and a bias have the shapes that this rank needs.
+pub(crate) fn check_shapes(
+    group: &Group,
+    direction: ShardingType,
+    name: &str,
+    (outputs, inputs): (usize, usize),
+    bias: Option<&Tensor>,
+    partition: &Partition,
+) -> Result<()> {
+    let mine = partition.sizes()[group.rank()];
+    let dims = match direction {
+        ShardingType::AllToSharded => [mine, inputs],
+        ShardingType::ShardedToAll => [outputs, mine],
+    };
+    expect(group, name, "weight", &[outputs, inputs], &dims)?;
+    bias.map_or(Ok(()), |b| expect(group, name, "bias", b.dims(), &dims[..1]))
 }
 
 /// Name of a new layer in errors.
-pub(super) fn name_of(vb: &VarBuilder, direction: ShardingType) -> String {
+pub(crate) fn name_of(vb: &VarBuilder, direction: ShardingType) -> String {
     let prefix = vb.prefix();
     if prefix.is_empty() { layer(direction).into() } else { prefix }
 }
