@@ -1,12 +1,11 @@
 //! Groups for Python.
 
 use crate::{
-    args::CallArgs,
     arrays::PlainAllReduce,
-    errors, interrupt, raw,
+    call::{self, BufferSpec, CallArgs},
+    errors, interpreter,
+    memory::{self, SharedBytes},
     request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
-    shared::SharedBytes,
-    work::{self, BufferSpec},
 };
 use comity::{
     Peer, Place, ReformOptions, ViewMut,
@@ -68,7 +67,7 @@ impl Drop for PyGroup {
 
 /// Buffers in host memory of which none overlaps another.
 fn apart(given: Vec<BufferSpec>) -> Result<Vec<ForeignMemory>, String> {
-    let all: Vec<_> = given.into_iter().map(|b| raw::memory(b, Place::Host)).collect::<Result<_, _>>()?;
+    let all: Vec<_> = given.into_iter().map(|b| memory::vouched(b, Place::Host)).collect::<Result<_, _>>()?;
     let mut order = all.clone();
     order.sort_by_key(|b| b.range().start);
     match order.windows(2).any(|pair| pair[0].overlaps(&pair[1])) {
@@ -118,7 +117,7 @@ impl PyGroup {
         let group = self.limited(py, args.timeout)?;
         let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
         let checked = args.checked(&group, op).map_err(misuse)?;
-        let work = work::prepared(&group, op, inp, out, args.place, checked);
+        let work = call::prepared(&group, op, inp, out, args.place, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
     }
@@ -132,11 +131,11 @@ impl PyGroup {
         call: impl FnOnce(&comity::Group) -> comity::Result<()> + Send,
     ) -> Option<PyResult<()>> {
         self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        interrupt::arm();
+        interpreter::arm();
         let busy = Busy(&self.busy);
         let out = py.detach(|| call(group));
         drop(busy);
-        let raised = |e| interrupt::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e));
+        let raised = |e| interpreter::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e));
         Some(out.map_err(raised))
     }
 

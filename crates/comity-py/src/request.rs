@@ -1,6 +1,6 @@
 //! Work that runs in its turn on the group's thread, as Python waits for it.
 
-use crate::{callbacks, errors, interpreter, interrupt};
+use crate::{callbacks, errors, interpreter};
 use comity::{Error, tools::HomeProcess};
 use pyo3::prelude::*;
 use std::{
@@ -240,7 +240,7 @@ pub(crate) fn watched<T: Send + 'static>(
     }
     // WAIT(give_up): a join, which has a deadline; a signal ends it
     if let Err(e) = state.wait(py, None) {
-        let words = interrupt::words(py, &e);
+        let words = interpreter::words(py, &e);
         py.detach(|| {
             // It may wait for what `f` holds. Without a thread the call ends at its limit.
             let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
@@ -264,7 +264,7 @@ pub(crate) fn wait_to_the_end(
 ) -> PyResult<()> {
     // WAIT(abort): a call, which has a deadline; a signal aborts it
     if let Err(e) = state.wait(py, None) {
-        let words = interrupt::words(py, &e);
+        let words = interpreter::words(py, &e);
         py.detach(|| {
             abort(&words);
             while !state.wait_until(Instant::now() + SLICE) {}
