@@ -1,8 +1,7 @@
 //! Calls in the background: those who wait for them, those who are told of their end, and requests as C uses them.
 
 use crate::{
-    boundary::{answer, status},
-    errors::CFault,
+    errors::{CFault, answer, status},
     group::GroupHandle,
     handles::{self, HeldHandle, comity_group, comity_request},
     job,
