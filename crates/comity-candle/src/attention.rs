@@ -56,7 +56,7 @@ impl Heads {
     ) -> Result<Self, ShardingError> {
         if keys == 0 || !queries.is_multiple_of(keys) {
             let cause = ShardingCause::Indivisible { size: queries, unit: keys.max(1), even: false };
-            return Err(ShardingError::new("heads", ranks, cause).at("attention", "heads"));
+            return Err(ShardingError::new("attention", "heads", ranks, cause));
         }
         let replicated = keys < ranks;
         let unit = if replicated { 1 } else { queries / keys };
@@ -387,7 +387,7 @@ fn fits(group: &Group, heads: &Heads, layer: &str) -> Result<(), Error> {
         return Ok(());
     }
     let cause = ShardingCause::Ranks { made_for: heads.queries.len() };
-    Err(ShardingError::new("", group.size(), cause).at(layer, "division of heads").into())
+    Err(ShardingError::new(layer, "division of heads", group.size(), cause).into())
 }
 
 /// Keys and values of one layer, for several requests of different lengths.

@@ -131,7 +131,6 @@ impl CallKind {
     }
 }
 
-/// A call in a group.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorCall {
     pub(crate) group: Group,

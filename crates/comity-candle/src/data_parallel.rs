@@ -11,7 +11,7 @@
 use crate::{
     Error, Result, average_gradients, broadcast_variables,
     collective::{in_calls, takes_on_device},
-    gradients::averages,
+    gradients::{averages, check_types},
     parameter::agree,
     whole_parameters,
 };
@@ -79,11 +79,7 @@ impl DataParallel {
             parameters.filter_map(|p| Some((p.name.clone(), p.variable()?))).collect();
         let describe = |(name, v): &(String, Var)| format!("{name} {:?} {:?}\n", v.shape(), v.dtype());
         agree(group, "data parallel training", all.iter().map(describe).collect::<String>().as_bytes())?;
-        for (index, (_, v)) in all.iter().enumerate() {
-            if !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
-                return Err(Error::DType { index, dtype: v.dtype().as_str() });
-            }
-        }
+        check_types(all.iter().map(|(_, v)| v))?;
         broadcast_variables(group, all.iter().map(|(_, v)| v), 0)?;
         Ok(Self { group: group.clone(), variables: Arc::new(all), order: None, overlaps: true })
     }
@@ -260,7 +256,6 @@ struct Step {
 /// A bucket's averages on their way.
 type Averages = Request<Vec<Tensor>, Error>;
 
-/// Progress of a backward pass.
 struct BackwardPass {
     /// Final gradients that have not been sent.
     ready: Vec<Option<Tensor>>,

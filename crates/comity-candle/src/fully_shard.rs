@@ -180,7 +180,7 @@ impl FullySharded {
         if let Some((name, x)) = parameters.iter().find(|(_, x)| !is_float || x.dtype() != dtype) {
             let expected = if is_float { dtype.as_str() } else { "f16, bf16, f32 or f64" };
             let cause = ShardingCause::DType { expected: expected.into(), got: x.dtype().as_str().into() };
-            return Err(ShardingError::new("parameter", group.size(), cause).at(name, "parameter").into());
+            return Err(ShardingError::new(name, "parameter", group.size(), cause).into());
         }
         let mut mine = Vec::new();
         let mut pieces = Vec::new();

@@ -62,11 +62,7 @@ fn average_in_buckets(
     gradients: &mut GradStore,
     limit: usize,
 ) -> Result<()> {
-    for (index, v) in variables.iter().enumerate() {
-        if !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
-            return Err(Error::DType { index, dtype: v.dtype().as_str() });
-        }
-    }
+    check_types(variables.iter().copied())?;
     // Ranks must agree on what goes into the buckets before they fill them.
     let mut present: Vec<bool> = variables.iter().map(|v| gradients.get(v).is_some()).collect();
     in_calls(|| group.with_wire(None).all_reduce(&mut present, ReduceOp::Or))?;
@@ -86,6 +82,15 @@ fn average_in_buckets(
         bucket.push(v);
     }
     buckets.iter_mut().try_for_each(|bucket| average(group, bucket, gradients))
+}
+
+/// Checks that the gradients of these can be averaged.
+pub(crate) fn check_types<'a>(variables: impl Iterator<Item = &'a Var>) -> Result<()> {
+    let is_wrong = |v: &Var| !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    match variables.enumerate().find(|(_, v)| is_wrong(v)) {
+        Some((index, v)) => Err(Error::DType { index, dtype: v.dtype().as_str() }),
+        None => Ok(()),
+    }
 }
 
 /// Average the gradients of a bucket, put them back into the store, and leave it empty.
@@ -166,8 +171,9 @@ pub fn clip_grad_norm_sharded(
     let mut all = [squares, found];
     in_calls(|| group.all_reduce(&mut all, ReduceOp::Sum)).map_err(Error::Group)?;
     if all[1] == 0.0 && !parameters.is_empty() {
-        let e = ShardingError::new("gradients", group.size(), ShardingCause::NoGradient);
-        return Err(e.at(&parameters[0].name, "gradients").into());
+        let name = &parameters[0].name;
+        let cause = ShardingCause::NoGradient;
+        return Err(ShardingError::new(name, "gradients", group.size(), cause).into());
     }
     let norm = all[0].sqrt();
     let factor = max_norm / (norm + 1e-6);

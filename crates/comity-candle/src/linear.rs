@@ -11,7 +11,7 @@
 //! together, and another one backwards.
 
 use crate::{
-    Error, Parameter, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Result, Sharding,
+    Parameter, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Result, Sharding,
     ShardingCause, ShardingError,
     ShardingType::{self, AllToSharded, ShardedToAll},
     ops, product,
@@ -23,6 +23,44 @@ use candle_core::{
 };
 use candle_nn::{Init, Linear, VarBuilder};
 use comity::Group;
+
+/// The parts of a layer as they are made and told, and the layer as candle's module.
+macro_rules! layer {
+    ($layer:ident: $part:ident of $weight:ty, $direction:ident $divided:ident, $parameters:literal) => {
+        impl $layer {
+            /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
+            ///
+            /// # Errors
+            #[doc = concat!("[`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `", stringify!($divided), "` says.")]
+            pub fn from_parts(
+                group: &Group,
+                name: &str,
+                weight: $weight,
+                bias: Option<Tensor>,
+                $divided: Partition,
+            ) -> Result<Self> {
+                Ok(Self { part: $part::new(group, $direction, name, weight, bias, $divided)? })
+            }
+
+            #[doc = concat!("Division of the ", stringify!($divided), ".")]
+            pub fn $divided(&self) -> &Partition {
+                &self.part.partition
+            }
+
+            #[doc = concat!($parameters, ", under the names that they have in a model.")]
+            pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+                self.part.parameters(prefix)
+            }
+        }
+
+        impl Module for $layer {
+            fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+                self.part.forward_part(&$direction.input(&self.part.group, x)?)
+            }
+        }
+    };
+}
+pub(crate) use layer;
 
 /// A linear layer that takes the whole input on every rank and gives each rank its part of the outputs.
 ///
@@ -76,20 +114,6 @@ impl AllToShardedLinear {
         Ok(Self { part: LinearPart::shared(group, AllToSharded, linear, sharding)? })
     }
 
-    /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: Tensor,
-        bias: Option<Tensor>,
-        outputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::from_tensors(group, AllToSharded, name, weight, bias, outputs)? })
-    }
-
     /// Outputs of this layer and of another one for the same input, such as those of a gated product. The input's gradient is then summed over the
     /// ranks once, not for each layer.
     ///
@@ -108,27 +132,13 @@ impl AllToShardedLinear {
         Ok(QuantizedAllToShardedLinear { part: self.part.quantized(dtype)? })
     }
 
-    /// Division of the outputs, and of the inputs of the layer that follows.
-    pub fn outputs(&self) -> &Partition {
-        &self.part.partition
-    }
-
     /// This rank's part of the layer.
     pub fn local(&self) -> &Linear {
         &self.part.local
     }
-
-    /// The weight and the bias, under the names that they have in a model.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for AllToShardedLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.forward_part(&ops::sum_gradients(&self.part.group, x)?)
-    }
-}
+layer!(AllToShardedLinear: LinearPart of Tensor, AllToSharded outputs, "The weight and the bias");
 
 /// A linear layer that takes each rank's part of the input and gives every rank the whole output.
 ///
@@ -165,20 +175,6 @@ impl ShardedToAllLinear {
         Ok(Self { part: LinearPart::shared(group, ShardedToAll, linear, sharding)? })
     }
 
-    /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: Tensor,
-        bias: Option<Tensor>,
-        inputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::from_tensors(group, ShardedToAll, name, weight, bias, inputs)? })
-    }
-
     /// The same layer, still divided, with a quantized weight.
     ///
     /// # Errors
@@ -187,27 +183,13 @@ impl ShardedToAllLinear {
         Ok(QuantizedShardedToAllLinear { part: self.part.quantized(dtype)? })
     }
 
-    /// Division of the inputs.
-    pub fn inputs(&self) -> &Partition {
-        &self.part.partition
-    }
-
     /// This rank's part of the layer, with the whole bias.
     pub fn local(&self) -> &Linear {
         &self.part.local
     }
-
-    /// The weight and the bias, under the names that they have in a model.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for ShardedToAllLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.forward_part(x)
-    }
-}
+layer!(ShardedToAllLinear: LinearPart of Tensor, ShardedToAll inputs, "The weight and the bias");
 
 /// Any of the layers that are divided among the ranks, for models that take what a file has.
 ///
@@ -253,6 +235,16 @@ impl ShardedLinear {
             Self::AllToSharded(layer) => layer.part.forward_part(x),
             Self::QuantizedAllToSharded(layer) => layer.part.forward_part(x),
             other => other.forward(x),
+        }
+    }
+}
+
+impl ShardingType {
+    /// The input of a layer, whose gradient is summed over the ranks where each has the whole.
+    pub(crate) fn input(self, group: &Group, x: &Tensor) -> Result<Tensor> {
+        match self {
+            AllToSharded => ops::sum_gradients(group, x),
+            ShardedToAll => Ok(x.clone()),
         }
     }
 }
@@ -336,7 +328,7 @@ impl LinearPart {
 
     /// This rank's part of a whole layer, by a rule.
     fn shared(group: &Group, direction: ShardingType, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let partition = divide(group, direction, linear.weight().dims2()?, sharding, layer(direction))?;
+        let partition = divide(group, direction, linear.weight().dims2()?, sharding, layer_name(direction))?;
         Self::of_whole(group, direction, linear, partition)
     }
 
@@ -347,7 +339,7 @@ impl LinearPart {
         linear: &Linear,
         partition: Partition,
     ) -> Result<Self> {
-        let name = layer(direction);
+        let name = layer_name(direction);
         let take = |parameter: &str, x: &Tensor| -> Result<Tensor> {
             let axis = direction.axis(parameter, x);
             let mut dims = x.dims().to_vec();
@@ -359,11 +351,11 @@ impl LinearPart {
         };
         let weight = take("weight", linear.weight())?;
         let bias = linear.bias().map(|b| take("bias", b)).transpose()?;
-        Self::from_tensors(group, direction, name, weight, bias, partition)
+        Self::new(group, direction, name, weight, bias, partition)
     }
 
     /// Tensors that this rank has, whose shapes are checked.
-    pub(crate) fn from_tensors(
+    pub(crate) fn new(
         group: &Group,
         direction: ShardingType,
         name: &str,
@@ -405,7 +397,7 @@ impl LinearPart {
         }
         let name = |x: &Tensor| x.dtype().as_str().to_string();
         let cause = ShardingCause::DType { expected: name(weight), got: name(x) };
-        Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into())
+        Err(ShardingError::new(&self.name, "input", self.group.size(), cause).into())
     }
 
     /// The part with its weight quantized, and the bias without its gradient. Where one rank's blocks are not whole, no rank quantizes.
@@ -417,7 +409,7 @@ impl LinearPart {
         };
         if sizes.iter().any(|size| !size.is_multiple_of(unit)) {
             let cause = ShardingCause::Misaligned { sizes, unit };
-            return Err(ShardingError::new("input", self.group.size(), cause).at(&self.name, "input").into());
+            return Err(ShardingError::new(&self.name, "input", self.group.size(), cause).into());
         }
         let weight = QTensor::quantize(&self.local.weight().detach(), dtype)?;
         let bias = self.local.bias().map(Tensor::detach);
@@ -425,7 +417,7 @@ impl LinearPart {
     }
 }
 
-fn layer(direction: ShardingType) -> &'static str {
+fn layer_name(direction: ShardingType) -> &'static str {
     match direction {
         AllToSharded => "AllToShardedLinear",
         ShardedToAll => "ShardedToAllLinear",
@@ -468,7 +460,7 @@ pub(crate) fn check_shapes(
 /// Name of a new layer in errors.
 fn name_of(vb: &VarBuilder, direction: ShardingType) -> String {
     let prefix = vb.prefix();
-    if prefix.is_empty() { layer(direction).into() } else { prefix }
+    if prefix.is_empty() { layer_name(direction).into() } else { prefix }
 }
 
 /// This rank's part of a parameter, in memory of its own; a variable where the whole is one.
@@ -492,7 +484,7 @@ pub(crate) fn expect(
         return Ok(());
     }
     let cause = ShardingCause::Shape { expected: dims.to_vec(), got: found.to_vec() };
-    Err(Error::from(ShardingError::new(tensor, group.size(), cause).at(layer, tensor)))
+    Err(ShardingError::new(layer, tensor, group.size(), cause).into())
 }
 
 /// Checks that the last axis of `x` is as long as this rank's part of the layer's input.

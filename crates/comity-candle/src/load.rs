@@ -90,7 +90,7 @@ impl Weights {
         let ranks = |which: &dyn Fn(u64) -> bool| {
             sums.iter().enumerate().filter(|(_, s)| which(**s)).map(|(r, _)| r).collect::<Vec<_>>()
         };
-        let fail = |cause| Err(ShardingError::new("file", group.size(), cause).into());
+        let fail = |cause| Err(ShardingError::new("", "file", group.size(), cause).into());
         let absent = ranks(&|s| s == 0);
         if !absent.is_empty() {
             return fail(ShardingCause::Unreadable { ranks: absent });
@@ -167,7 +167,7 @@ impl Weights {
             return Ok(());
         }
         let cause = ShardingCause::DType { expected, got: found };
-        Err(ShardingError::new("tensor", self.group.size(), cause).at(&self.full(name), "tensor").into())
+        Err(self.wrong(name, "tensor", cause))
     }
 
     /// A whole tensor.
@@ -208,31 +208,20 @@ impl Weights {
 
     fn partition(&self, name: &str, axis: usize, sharding: &Sharding) -> Result<Partition> {
         let place = self.place(name)?;
-        let dimension = format!("axis {axis}");
-        let fail = |e: ShardingError| Error::from(e.at(&self.full(name), &dimension));
-        let Some(&size) = place.shape.get(axis) else {
-            let cause = match place.shape.len() {
-                0 => ShardingCause::Scalar,
-                _ => ShardingCause::Axis { got: place.shape.clone() },
-            };
-            return Err(fail(ShardingError::new("", self.group.size(), cause)));
-        };
         let last = axis + 1 == place.shape.len();
         let sharding = match place.kind {
             ElementKind::Blocks(kind) if last => sharding.clone().whole_blocks(kind.block_size()),
             _ => sharding.clone(),
         };
-        sharding.partition(size, self.group.size()).map_err(fail)
+        Ok(sharding.partition_axis(&self.full(name), &place.shape, axis, self.group.size())?)
     }
 
-    /// Area of this rank's part within a tensor.
     fn area(&self, name: &str, place: &TensorPlace, axis: usize, partition: &Partition) -> Result<Area> {
         if place.shape.get(axis) != Some(&partition.size()) {
             let mut expected = place.shape.clone();
             expected.iter_mut().skip(axis).take(1).for_each(|d| *d = partition.size());
             let cause = ShardingCause::Shape { expected, got: place.shape.clone() };
-            let e = ShardingError::new("", self.group.size(), cause);
-            return Err(e.at(&self.full(name), &format!("axis {axis}")).into());
+            return Err(self.wrong(name, &format!("axis {axis}"), cause));
         }
         Ok(Area::part(&place.shape, axis, partition.of(self.group.rank())))
     }
@@ -300,9 +289,7 @@ impl Weights {
         let ElementKind::Blocks(kind) = place.kind else {
             let cause =
                 ShardingCause::DType { expected: "a quantized type".into(), got: place.kind.to_string() };
-            return Err(ShardingError::new("tensor", self.group.size(), cause)
-                .at(&self.full(name), "tensor")
-                .into());
+            return Err(self.wrong(name, "tensor", cause));
         };
         if !area.is_aligned(kind.block_size()) {
             let cause = ShardingCause::Indivisible {
@@ -310,8 +297,7 @@ impl Weights {
                 unit: kind.block_size(),
                 even: false,
             };
-            let e = ShardingError::new("input", self.group.size(), cause);
-            return Err(e.at(&self.full(name), "part of the input").into());
+            return Err(self.wrong(name, "part of the input", cause));
         }
         let bytes = self.source.read(place, area, kind.type_size(), kind.block_size())?;
         let storage = QStorage::from_data(Cow::Owned(bytes), &self.device, kind)?;
@@ -346,7 +332,7 @@ impl Weights {
             return Ok(QuantizedPart::new(g, direction, &layer, w, bias, partition)?.into());
         }
         let w = self.part_of(&weight, axis, &partition)?;
-        Ok(LinearPart::from_tensors(g, direction, &layer, w, bias, partition)?.into())
+        Ok(LinearPart::new(g, direction, &layer, w, bias, partition)?.into())
     }
 
     /// This rank's part of the embedding `name`.
@@ -388,6 +374,10 @@ impl Weights {
         if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
     }
 
+    fn wrong(&self, name: &str, dimension: &str, cause: ShardingCause) -> Error {
+        ShardingError::new(&self.full(name), dimension, self.group.size(), cause).into()
+    }
+
     fn place(&self, name: &str) -> Result<&TensorPlace> {
         let name = self.full(name);
         self.source.places.get(&name).ok_or_else(|| {
@@ -400,8 +390,7 @@ impl Weights {
                 .collect();
             similar.sort_by_key(|n| (!n.starts_with(layer), n.len()));
             similar.truncate(3);
-            let e = ShardingError::new("tensor", self.group.size(), ShardingCause::Missing { similar });
-            e.at(&name, "tensor").into()
+            ShardingError::new(&name, "tensor", self.group.size(), ShardingCause::Missing { similar }).into()
         })
     }
 }
@@ -423,7 +412,6 @@ struct Source {
     read: AtomicU64,
 }
 
-/// A tensor's place in a file.
 #[derive(Debug)]
 struct TensorPlace {
     file: usize,
@@ -432,7 +420,6 @@ struct TensorPlace {
     kind: ElementKind,
 }
 
-/// Elements of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum ElementKind {
     Plain(Dtype),

@@ -178,7 +178,7 @@ pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()
         return Ok(());
     }
     let cause = ShardingCause::Parameters { differing };
-    Err(ShardingError::new("parameters", group.size(), cause).at(owner, "parameters").into())
+    Err(ShardingError::new(owner, "parameters", group.size(), cause).into())
 }
 
 /// Beginning of [`fnv`].
@@ -197,15 +197,7 @@ pub(crate) fn take_part(
     axis: usize,
     sharding: &Sharding,
 ) -> Result<(Tensor, Partition)> {
-    let dimension = format!("axis {axis}");
-    let Ok(size) = x.dim(axis) else {
-        let cause = match x.rank() {
-            0 => ShardingCause::Scalar,
-            _ => ShardingCause::Axis { got: x.dims().to_vec() },
-        };
-        return Err(ShardingError::new(&dimension, group.size(), cause).at(name, &dimension).into());
-    };
-    let partition = sharding.partition(size, group.size()).map_err(|e| e.at(name, &dimension))?;
+    let partition = sharding.partition_axis(name, x.dims(), axis, group.size())?;
     let part = partition.take(x, axis, group.rank())?;
     // What an optimiser changes stays a variable.
     let part = if x.is_variable() { Var::from_tensor(&part)?.into_inner() } else { part };

@@ -220,7 +220,7 @@ fn receive(group: &Group, from: usize) -> Result<Tensor> {
 pub fn divide_layers(sizes: &[u64], stages: usize) -> Result<Vec<Range<usize>>> {
     if sizes.len() < stages || stages == 0 {
         let cause = ShardingCause::TooManyRanks { units: sizes.len(), unit: 1 };
-        return Err(ShardingError::new("layers", stages, cause).into());
+        return Err(ShardingError::new("", "layers", stages, cause).into());
     }
     // The smallest limit under which the layers fit into so many stages.
     let mut low = sizes.iter().copied().max().unwrap_or(0);

@@ -5,7 +5,7 @@
 use crate::{
     Parameter, Partition, Result, ShardedLinear, Sharding,
     ShardingType::{self, AllToSharded, ShardedToAll},
-    linear::{check_shapes, check_width, divide, expect},
+    linear::{check_shapes, check_width, divide, expect, layer},
     load::Area,
     ops,
 };
@@ -169,41 +169,13 @@ impl QuantizedAllToShardedLinear {
         Ok(Self { part: QuantizedPart::shared(group, AllToSharded, weight, bias, sharding)? })
     }
 
-    /// A layer of parts that this rank has; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: QTensor,
-        bias: Option<Tensor>,
-        outputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: QuantizedPart::new(group, AllToSharded, name, weight, bias, outputs)? })
-    }
-
-    /// Division of the outputs.
-    pub fn outputs(&self) -> &Partition {
-        &self.part.partition
-    }
-
     /// This rank's rows of the weight.
     pub fn weight(&self) -> &QTensor {
         &self.part.weight
     }
-
-    /// The bias, if there is one: quantized weights are no tensors of candle's.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for QuantizedAllToShardedLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.forward_part(&ops::sum_gradients(&self.part.group, x)?)
-    }
-}
+layer!(QuantizedAllToShardedLinear: QuantizedPart of QTensor, AllToSharded outputs, "The bias, if there is one (quantized weights are no tensors of candle's)");
 
 /// [`ShardedToAllLinear`](crate::ShardedToAllLinear) with a quantized weight, which is not trained. Each rank's part of the input is whole blocks: 32 elements,
 /// or 256 of the types whose names end with K. [`QuantizedAllToShardedLinear`] has an example.
@@ -226,41 +198,13 @@ impl QuantizedShardedToAllLinear {
         Ok(Self { part: QuantizedPart::shared(group, ShardedToAll, weight, bias, sharding)? })
     }
 
-    /// A layer of parts that this rank has; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: QTensor,
-        bias: Option<Tensor>,
-        inputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: QuantizedPart::new(group, ShardedToAll, name, weight, bias, inputs)? })
-    }
-
-    /// Division of the inputs.
-    pub fn inputs(&self) -> &Partition {
-        &self.part.partition
-    }
-
     /// This rank's columns of the weight.
     pub fn weight(&self) -> &QTensor {
         &self.part.weight
     }
-
-    /// The bias, if there is one: quantized weights are no tensors of candle's.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for QuantizedShardedToAllLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.forward_part(x)
-    }
-}
+layer!(QuantizedShardedToAllLinear: QuantizedPart of QTensor, ShardedToAll inputs, "The bias, if there is one (quantized weights are no tensors of candle's)");
 
 /// A layer that does the same as a quantized weight and a bias, which every rank has whole, with this rank's part of them.
 ///
