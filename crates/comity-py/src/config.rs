@@ -23,7 +23,6 @@ use std::{
 /// Values that stand in for those of the environment; `None` for a variable that is to be unset.
 type Variables = HashMap<String, Option<String>>;
 
-/// Returns a reader of the variables for Comity.
 fn read<'a>(variables: &'a Variables) -> impl Fn(&str) -> Option<OsString> + 'a {
     |name| match variables.get(name) {
         Some(value) => value.as_ref().map(OsString::from),

@@ -62,7 +62,8 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: BufferSpec, to: BufferSpec) -> PyResult<()> {
-        let pair = memory::vouched(from, Place::Host).and_then(|f| Ok((f, memory::vouched(to, Place::Host)?)));
+        let pair =
+            memory::vouched(from, Place::Host).and_then(|f| Ok((f, memory::vouched(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));

@@ -14,7 +14,10 @@ use std::ffi::c_int;
 /// Memory by an address, the number of a type and a count of elements, as they came from Python; the error says why it cannot be. Whoever
 /// passes them keeps the memory alive and lets nothing else write it until the call has ended: `comity._core` is private, and its callers
 /// in this package hold the array that the address came from.
-pub(crate) fn vouched((ptr, dtype, count): (usize, u8, usize), place: Place) -> Result<ForeignMemory, String> {
+pub(crate) fn vouched(
+    (ptr, dtype, count): (usize, u8, usize),
+    place: Place,
+) -> Result<ForeignMemory, String> {
     let Some(&dtype) = DType::ALL.get(usize::from(dtype)) else {
         return Err(format!("{dtype} is no type's number; see comity._core.DTYPES"));
     };
@@ -58,7 +61,6 @@ impl BorrowedBuffer {
         vouched((self.0.buf as usize, dtype as u8, count), Place::Host).ok()
     }
 
-    /// The lengths of the axes.
     pub(crate) fn shape(&self) -> &[isize] {
         if self.0.shape.is_null() {
             return &[];
