@@ -17,7 +17,6 @@ use std::{
     sync::Arc,
 };
 
-/// All that is known of one error.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorRecord {
     pub(crate) status: comity_status,
@@ -38,7 +37,6 @@ pub(crate) struct ErrorRecord {
 pub(crate) struct CFault(Arc<ErrorRecord>);
 
 thread_local! {
-    /// The last one of this thread.
     static LAST: RefCell<Option<Arc<ErrorRecord>>> = const { RefCell::new(None) };
 }
 
