@@ -109,8 +109,7 @@ mod parameter;
 mod pipeline;
 mod product;
 mod quantized;
-mod sampler;
-mod sampling;
+mod random;
 mod sharding;
 
 pub use attention::{AttentionLayers, Heads, KvCache, ShardedAttention, causal_mask};
@@ -134,8 +133,7 @@ pub use parameter::{
 };
 pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
-pub use sampler::{Sampler, Share};
-pub use sampling::Sampling;
+pub use random::{Sampler, Sampling, Share};
 pub use sharding::{Partition, Segments, Sharding, ShardingCause, ShardingError};
 
 /// The example of the book is run as a doctest.
