@@ -161,7 +161,6 @@ fn within(local: LinkClass, world: Topology) -> Topology {
     Topology { local, usual, lanes, ..world }
 }
 
-/// Checks that there can be such a plan.
 fn check(ask: &PlanRequest<'_>) -> Result<Kind, String> {
     let kind = Kind::from_name(ask.op).ok_or_else(|| {
         format!("no plan for {:?}; there are {}", ask.op, names(Kind::ALL.iter().map(|k| k.name())))

@@ -48,11 +48,8 @@ pub(crate) struct Whole {
 
 pub(crate) enum Bufs<'a> {
     None,
-    /// A buffer to read.
     In(View<'a>),
-    /// A buffer to write.
     Out(ViewMut<'a>),
-    /// Separate buffers.
     Both(View<'a>, ViewMut<'a>),
     /// The result replaces the contribution.
     InPlace(ViewMut<'a>),
@@ -192,7 +189,6 @@ impl AbortHandle {
     }
 }
 
-/// Number of elements, and their type.
 type Elements = (usize, DType);
 
 impl Bufs<'_> {

@@ -233,7 +233,6 @@ pub(super) struct DeviceComm {
     guard: Guard,
 }
 
-/// Opens the device and the library for a communicator.
 pub(super) fn open(device: u32) -> Result<(CudaContext, &'static Nccl)> {
     Ok((CudaContext::open(device)?, Nccl::find()?))
 }

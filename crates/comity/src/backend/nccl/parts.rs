@@ -18,7 +18,6 @@ use crate::{
 };
 use std::time::Instant;
 
-/// Work that goes on the stream for a call.
 #[derive(Debug, Default)]
 pub(super) struct StreamWork {
     /// Copies within the device: from, to, bytes. They go first.
@@ -30,7 +29,6 @@ pub(super) struct StreamWork {
     pub(super) scratch: Option<DeviceMemory>,
 }
 
-/// An address, and bytes from there.
 pub(super) type AddressRange = (usize, usize);
 
 /// Address and bytes of what is read and of what is written; one of them stands for both in place.
@@ -146,7 +144,6 @@ impl StreamWork {
         }
     }
 
-    /// An all_to_all from address `from` to `d`.
     fn all_to_all(&mut self, call: &Call<'_>, rank: usize, size: usize, from: usize, d: usize, elem: usize) {
         let (out, into) = if call.counts.is_empty() {
             let equal = offsets(&vec![call.info.count; size], elem);
