@@ -1,11 +1,11 @@
-//! Calls of the group on candle's storages, without gradients.
+//! Calls of the group on candle's storages, with the way of their gradients.
 
 use crate::Result;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, WithDType};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, WithDType};
 use comity::{Element, Group, ReduceOp, View, ViewMut};
 use std::{
     cell::Cell,
@@ -131,15 +131,39 @@ impl CallKind {
     }
 }
 
+/// Way of a gradient.
+#[derive(Clone, Debug)]
+pub(crate) enum Back {
+    /// Nowhere: nobody asks for it.
+    Nowhere,
+    /// Unchanged.
+    Same,
+    /// The sum of all ranks' gradients.
+    Sum,
+    /// To the ranks that have the extreme.
+    Extreme,
+    /// Rows of it: the first, and how many.
+    Rows(usize, usize),
+    /// Another call.
+    Call(CallKind),
+    /// To this rank alone.
+    Root(usize),
+    /// From the rank that received the tensor, which has this shape.
+    Receive { from: usize, tag: u32, shape: Shape },
+    /// To the rank that sent the tensor.
+    Send { to: usize, tag: u32 },
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct TensorCall {
     pub(crate) group: Group,
     pub(crate) kind: CallKind,
+    pub(crate) back: Back,
 }
 
 impl TensorCall {
     pub(crate) fn new(group: &Group, kind: CallKind) -> Self {
-        Self { group: group.clone(), kind }
+        Self { group: group.clone(), kind, back: Back::Nowhere }
     }
 
     /// The result for `x`, without a gradient.
@@ -255,5 +279,33 @@ impl CustomOp1 for TensorCall {
         layout: &Layout,
     ) -> candle_core::Result<(MetalStorage, Shape)> {
         crate::metal::run(self, storage, layout)
+    }
+
+    fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let group = &self.group;
+        let over = |kind: CallKind| TensorCall::new(group, kind).apply(gradient);
+        Ok(Some(match &self.back {
+            Back::Nowhere => return Ok(None),
+            Back::Same => gradient.clone(),
+            Back::Sum => over(CallKind::Reduce(ReduceOp::Sum))?,
+            Back::Extreme => {
+                let mine = x.eq(y)?.to_dtype(DType::F32)?;
+                let owners = TensorCall::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
+                gradient.mul(&(mine / owners)?.to_dtype(gradient.dtype())?)?
+            }
+            Back::Rows(start, rows) => gradient.narrow(0, *start, *rows)?,
+            Back::Call(kind) => over(kind.clone())?,
+            Back::Root(root) if *root == group.rank() => gradient.clone(),
+            Back::Root(_) => x.zeros_like()?,
+            Back::Receive { from, tag, shape } => {
+                let kind = CallKind::Receive { from: *from, tag: *tag, shape: shape.clone() };
+                TensorCall::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
+            }
+            Back::Send { to, tag } => {
+                over(CallKind::Send { to: *to, tag: *tag })?;
+                // The variable behind a received tensor is there only so that its gradient is computed.
+                return Ok(None);
+            }
+        }))
     }
 }

@@ -431,20 +431,7 @@ impl ShardingError {
         self.dimension = dimension.into();
         self
     }
-}
 
-impl std::error::Error for ShardingError {}
-
-impl fmt::Display for ShardingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.layer.is_empty() {
-            write!(f, "{}: ", self.layer)?;
-        }
-        self.size(f).unwrap_or_else(|| self.tensor(f))
-    }
-}
-
-impl ShardingError {
     /// The text about sizes and units, where the cause is one of those.
     fn size(&self, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
         let Self { dimension, ranks, cause, .. } = self;
@@ -545,6 +532,17 @@ impl ShardingError {
             }
             other => write!(f, "{other:?}"),
         }
+    }
+}
+
+impl std::error::Error for ShardingError {}
+
+impl fmt::Display for ShardingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.layer.is_empty() {
+            write!(f, "{}: ", self.layer)?;
+        }
+        self.size(f).unwrap_or_else(|| self.tensor(f))
     }
 }
 
