@@ -81,7 +81,7 @@ macro_rules! handles {
 }
 
 handles! {
-    comity_group = 1: Group(crate::group::GroupHandle);
+    comity_group = 1: Group(GroupHandle);
     comity_request = 2: Request(crate::request::RequestHandle);
     comity_config = 3: Config(crate::config::ConfigHandle);
     comity_error = 4: Error(std::sync::Arc<crate::errors::ErrorRecord>);

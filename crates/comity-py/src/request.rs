@@ -18,7 +18,7 @@ const ENDING: Duration = Duration::from_secs(3);
 /// Time that a wait goes without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What Python gave to a request: let go of under the interpreter's lock where that is at hand.
+/// Objects that Python gave to a request: let go of under the interpreter's lock where that is at hand.
 #[derive(Default)]
 pub(crate) struct Given {
     pub(crate) callbacks: Vec<Py<PyAny>>,

@@ -277,6 +277,9 @@ struct Underway {
 
 type EndCallback = Box<dyn FnOnce(&Result<()>) + Send>;
 
+/// Time that a wait without a limit takes between two looks.
+const SLICE: Duration = Duration::from_secs(3600);
+
 /// Rings when one of the requests that somebody waits for has ended.
 type Bell = Arc<(Mutex<()>, Condvar)>;
 
@@ -314,15 +317,12 @@ impl ForeignRequest {
         let mut held = lock(&bell.0);
         let ended = loop {
             let ended = all.iter().position(|request| lock(&request.0).out.is_some());
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if ended.is_some() || left == Some(Duration::ZERO) {
+            let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
+            if ended.is_some() || left.is_zero() {
                 break ended;
             }
-            // WAIT(left): background work: to the caller's limit; without one, calls with deadlines
-            held = match left {
-                Some(left) => bell.1.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => bell.1.wait(held).unwrap_or_else(PoisonError::into_inner),
-            };
+            // WAIT(left): background work, to the caller's limit; without one, calls with deadlines
+            held = bell.1.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         drop(held);
         all.iter().for_each(|request| lock(&request.0).waiting.retain(|other| !Arc::ptr_eq(other, &bell)));
