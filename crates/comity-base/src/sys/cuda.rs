@@ -12,7 +12,25 @@ use std::{
 };
 
 type Code = c_int;
-type Handle = *mut c_void;
+
+/// A context, a stream or an event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(transparent)]
+struct Handle(*mut c_void);
+
+// SAFETY: all of them may be used from any thread; each thread makes a context current for itself.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Stands for none until the driver writes another.
+    const NONE: Self = Self(ptr::null_mut());
+
+    fn of(stream: StreamId) -> Self {
+        Self(ptr::with_exposed_provenance_mut(stream))
+    }
+}
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
@@ -77,10 +95,8 @@ impl CudaDriver {
         let missing = |symbol| {
             unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
         };
-        // SAFETY: these are the driver's signatures, stable since CUDA 11.2; it is not unloaded.
-        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
-        // Its functions are called until the process ends.
-        std::mem::forget(lib);
+        // SAFETY: these are the driver's signatures, stable since CUDA 11.2.
+        let call = unsafe { Functions::load(lib) }.map_err(missing)?;
         let cuda = Self { call };
         // SAFETY: takes flags, of which there are none.
         cuda.ok(unsafe { (cuda.call.init)(0) }, "cuInit")?;
@@ -124,11 +140,6 @@ pub struct CudaContext {
     context: Handle,
 }
 
-// SAFETY: contexts may be used from any thread; each thread makes it current for itself.
-unsafe impl Send for CudaContext {}
-// SAFETY: as above.
-unsafe impl Sync for CudaContext {}
-
 /// A stream's address, as views carry it.
 pub type StreamId = usize;
 
@@ -141,7 +152,7 @@ impl CudaContext {
             return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
         }
         let mut device = 0;
-        let mut context = ptr::null_mut();
+        let mut context = Handle::NONE;
         // SAFETY: each writes what it returns. The context is retained for as long as the process lives.
         unsafe {
             cuda.ok((cuda.call.device_get)(&mut device, ordinal as c_int), "cuDeviceGet")?;
@@ -177,7 +188,7 @@ impl CudaContext {
 
     /// Run `f` with this device current on this thread; what was current before is current again after it.
     pub fn within<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        let mut before = ptr::null_mut();
+        let mut before = Handle::NONE;
         // SAFETY: writes one handle; the context lives as long as the process.
         unsafe {
             self.ok((self.cuda.call.get_current)(&mut before), "cuCtxGetCurrent")?;
@@ -197,34 +208,33 @@ impl CudaContext {
         self.cuda.ok(code, what)
     }
 
+    /// Call the driver with this device current.
+    fn call(&self, what: &str, f: impl FnOnce(&Functions) -> Code) -> Result<()> {
+        self.within(|| self.ok(f(&self.cuda.call), what))
+    }
+
     /// Device memory of `len` bytes (at least 1).
     pub fn alloc(&self, len: usize) -> Result<DeviceMemory> {
         let mut at = 0;
         // SAFETY: writes one address.
-        self.within(|| self.ok(unsafe { (self.cuda.call.alloc)(&mut at, len.max(1)) }, "cuMemAlloc"))?;
+        self.call("cuMemAlloc", |call| unsafe { (call.alloc)(&mut at, len.max(1)) })?;
         Ok(DeviceMemory { device: *self, at, stream: None })
     }
 
     /// Device memory for work on `stream`, given back when the work on it so far is done.
     pub fn alloc_on(&self, len: usize, stream: StreamId) -> Result<DeviceMemory> {
         let mut at = 0;
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.within(|| {
-            // SAFETY: writes one address; the stream is the caller's, and lives.
-            let code = unsafe { (self.cuda.call.alloc_async)(&mut at, len.max(1), s) };
-            self.ok(code, "cuMemAllocAsync")
-        })?;
+        let s = Handle::of(stream);
+        // SAFETY: writes one address; the stream is the caller's, and lives.
+        self.call("cuMemAllocAsync", |call| unsafe { (call.alloc_async)(&mut at, len.max(1), s) })?;
         Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
     }
 
     /// Page-locked host memory.
     pub fn pinned(&self, len: usize) -> Result<PinnedMemory> {
         let mut at = ptr::null_mut();
-        self.within(|| {
-            // SAFETY: writes one address.
-            let code = unsafe { (self.cuda.call.alloc_host)(&mut at, len.max(1)) };
-            self.ok(code, "cuMemAllocHost")
-        })?;
+        // SAFETY: writes one address.
+        self.call("cuMemAllocHost", |call| unsafe { (call.alloc_host)(&mut at, len.max(1)) })?;
         Ok(PinnedMemory { device: *self, at, len })
     }
 
@@ -236,37 +246,25 @@ impl CudaContext {
         if len == 0 {
             return Ok(());
         }
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.within(|| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) };
-            self.ok(code, "cuMemcpyAsync")
-        })
+        let s = Handle::of(stream);
+        // SAFETY: the caller's promise.
+        self.call("cuMemcpyAsync", |call| unsafe { (call.copy_async)(dst as u64, src as u64, len, s) })
     }
 
     /// A stream of our own, which does not wait for the default stream.
     pub fn stream(&self) -> Result<CudaStream> {
-        let mut at = ptr::null_mut();
-        self.within(|| {
-            // SAFETY: writes one handle.
-            let code = unsafe { (self.cuda.call.stream_create)(&mut at, NON_BLOCKING) };
-            self.ok(code, "cuStreamCreate")
-        })?;
+        let mut at = Handle::NONE;
+        // SAFETY: writes one handle.
+        self.call("cuStreamCreate", |call| unsafe { (call.stream_create)(&mut at, NON_BLOCKING) })?;
         Ok(CudaStream { device: *self, at })
     }
 
     /// A mark at the end of what is on `stream` so far.
     pub fn mark(&self, stream: StreamId) -> Result<Mark> {
-        let mut at = ptr::null_mut();
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.within(|| {
-            // SAFETY: writes one handle; the stream is the caller's, and lives.
-            unsafe {
-                self.ok((self.cuda.call.event_create)(&mut at, NO_TIMING), "cuEventCreate")?;
-                self.ok((self.cuda.call.event_record)(at, s), "cuEventRecord")
-            }
-        })?;
-        Ok(Mark { device: *self, at })
+        let mut at = Handle::NONE;
+        // SAFETY: writes one handle.
+        self.call("cuEventCreate", |call| unsafe { (call.event_create)(&mut at, NO_TIMING) })?;
+        Mark { device: *self, at }.again(stream)
     }
 }
 
@@ -292,7 +290,7 @@ impl Drop for DeviceMemory {
             // SAFETY: allocated here, and not used after this but by work that is on the stream already.
             unsafe {
                 match self.stream {
-                    Some(s) => (call.free_async)(self.at, ptr::with_exposed_provenance_mut(s)),
+                    Some(s) => (call.free_async)(self.at, Handle::of(s)),
                     None => (call.free)(self.at),
                 }
             };
@@ -338,14 +336,9 @@ pub struct CudaStream {
     at: Handle,
 }
 
-// SAFETY: streams may be used from any thread.
-unsafe impl Send for CudaStream {}
-// SAFETY: as above.
-unsafe impl Sync for CudaStream {}
-
 impl CudaStream {
     pub fn id(&self) -> StreamId {
-        self.at.expose_provenance()
+        self.at.0.expose_provenance()
     }
 }
 
@@ -363,20 +356,12 @@ pub struct Mark {
     at: Handle,
 }
 
-// SAFETY: events may be used from any thread.
-unsafe impl Send for Mark {}
-// SAFETY: as above.
-unsafe impl Sync for Mark {}
-
 impl Mark {
     /// The same, at the end of what is on `stream` so far; it has been passed before.
     pub fn again(self, stream: StreamId) -> Result<Self> {
-        let s = ptr::with_exposed_provenance_mut(stream);
-        self.device.within(|| {
-            // SAFETY: the event was created here; the stream is that of a call's views, which promise that it lives.
-            let code = unsafe { (self.device.cuda.call.event_record)(self.at, s) };
-            self.device.ok(code, "cuEventRecord")
-        })?;
+        let s = Handle::of(stream);
+        // SAFETY: the event was created here; the stream is that of a call's views, which promise that it lives.
+        self.device.call("cuEventRecord", |call| unsafe { (call.event_record)(self.at, s) })?;
         Ok(self)
     }
 

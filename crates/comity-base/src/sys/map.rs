@@ -276,8 +276,7 @@ impl SharedMemory {
     }
 
     fn within(len: usize, most: usize) -> io::Result<Self> {
-        let page = rustix::param::page_size();
-        let len = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let len = whole_pages(len.max(1))?;
         let take = |b: usize| b.checked_add(len).filter(|all| *all <= most);
         if BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
             return Err(io::Error::new(

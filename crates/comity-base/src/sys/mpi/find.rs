@@ -18,9 +18,7 @@ use std::{
 /// MPI of one of the families.
 #[derive(Clone, Copy, Debug)]
 pub enum Family {
-    /// Handles are pointers.
     Pointers(&'static Mpi<Pointer>),
-    /// Handles are ints.
     Ints(&'static Mpi<c_int>),
 }
 
