@@ -1,7 +1,8 @@
 //! The graph in which the ranks of a large job watch each other, and what goes over it.
 //!
 //! Up to 64 ranks every pair has a control connection. Above, a rank connects only to its neighbours: those at distance 1, 2, 4, 8, ...
-//! on both sides of it, around the ring of the ranks that are there ([`flood`](crate::flood) has the same distances).
+//! on both sides of it, around the ring of the ranks that are there. Ranks that are known to be gone are stepped over. No number of them
+//! tears the ring, because the ranks beside a rank are always among its neighbours.
 //!
 //! ```text
 //!   256 ranks, as seen by 0:   1 2 4 8 16 32 64 128 and 255 254 252 248 240 224 192
@@ -30,9 +31,9 @@
 //! The graph closes over them. A beat later each rank finds its neighbours anew among those that are there, and connects to those that it
 //! lacks; the higher rank of a pair first. A rank where nobody listens has ended in good order: a death would have been told.
 //!
-//! Imports nothing but the distances.
+//! Imports nothing.
 
-use crate::{Note, Reason, flood::partners};
+use crate::{Note, Reason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -50,6 +51,24 @@ const NEAR: usize = 16;
 const MANY: usize = 64;
 /// Cause of the loss of a rank whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
+
+/// The partners of `mine` among the ranks that are `there`: the nearest one at distance 1, 2, 4, 8, ... on either side.
+fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut partners = Vec::new();
+    let mut distance = 1;
+    while distance < size {
+        for back in [false, true] {
+            let at = |d: usize| (mine + if back { size - d } else { d }) % size;
+            if let Some(partner) = (distance..size).map(at).find(|m| there(*m))
+                && !partners.contains(&partner)
+            {
+                partners.push(partner);
+            }
+        }
+        distance *= 2;
+    }
+    partners
+}
 
 /// The neighbours of `mine` among the ranks that are `there`: its partners, and those whose partner it is.
 pub(crate) fn around(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {

@@ -16,7 +16,7 @@ use crate::{
     status::{Failure, GroupStatus, Header, Reached},
     sys::{least_round_trip, wants_core},
 };
-use comity_membership::{Action, DIED, Heard, Membership, Message, Pace, Word, neighbours};
+use comity_membership::{Action, DIED, Heard, Membership, Message, Pace, Word};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     net::SocketAddr,
@@ -67,8 +67,6 @@ pub(super) struct ConnectionTable {
     conns: Vec<Option<ControlConnection>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    /// Ranks whose ends are seen by such a descriptor as well, where all pairs are connected.
-    watched: Vec<usize>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
     /// The launcher's store, which may say that the job cannot go on.
@@ -98,7 +96,6 @@ impl ConnectionTable {
             membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            watched: neighbours(me, size),
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
@@ -391,7 +388,7 @@ impl ConnectionTable {
     /// Returns true if a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.
     fn is_watched(&mut self, rank: usize, stream: &Stream) -> bool {
         if !self.is_sparse() || !matches!(stream, Stream::Unix(_)) {
-            return self.watched.contains(&rank);
+            return true;
         }
         let me = self.me;
         let size = self.processes.len();

@@ -3,7 +3,7 @@
 mod sparse;
 
 use crate::{
-    Action, DIED, Fault, Heard, Message, Note, Pace, Presence, Reason, Verdict, Word, flood,
+    Action, DIED, Fault, Heard, Message, Note, Pace, Presence, Reason, Verdict, Word,
     liveness::Liveness,
     overlay::{Overlay, overlay_neighbours},
 };
@@ -32,8 +32,6 @@ struct Group<R> {
     failed: Option<R>,
     /// Members that were told of it, or told this rank.
     knows: Vec<bool>,
-    /// This rank saw the reason itself, and has not yet made sure that everyone knows.
-    unsure: bool,
     /// For how long a member was silent at the most, before it was heard again or given up.
     silence: Duration,
 }
@@ -250,7 +248,6 @@ impl<R: Reason> Membership<R> {
             left: vec![false; members.len()],
             failed: None,
             knows: vec![false; members.len()],
-            unsure: false,
             silence: Duration::ZERO,
         };
         self.groups.insert(group_id, group);
@@ -286,8 +283,8 @@ impl<R: Reason> Membership<R> {
             self.tell(to, Note::Leave { group_id });
         }
         self.groups.remove(&group_id);
-        self.closed.keep_last(MAX_CLOSED - 1);
         self.closed.push_back(group_id);
+        self.closed.drain(..self.closed.len().saturating_sub(MAX_CLOSED));
         self.early.retain(|(_, note)| note.group_id() != Some(group_id));
         true
     }
@@ -498,8 +495,8 @@ impl<R: Reason> Membership<R> {
             | Note::Spread { .. }
             | Note::Passed { .. } => {}
         }
-        self.early.keep_last(MAX_EARLY - 1);
         self.early.push_back((from, note));
+        self.early.drain(..self.early.len().saturating_sub(MAX_EARLY));
     }
 
     /// A member has opened a group that this process has not. In a large job all hear of all groups, so the oldest make room.
@@ -564,7 +561,6 @@ impl<R: Reason> Membership<R> {
     /// Beat when it is time. [`tick`](Self::tick) does so too.
     pub fn beat(&mut self, now: Instant, progress: u64) {
         if !self.leaving && self.liveness.beats(now) {
-            self.make_sure();
             self.actions.push(Action::Beat { progress });
         }
     }
@@ -590,19 +586,6 @@ impl<R: Reason> Membership<R> {
             self.presences.iter().filter(|p| matches!(p, Presence::Dead(c) if c.ends_with(ALONE))).count();
         let silent: Vec<bool> = others.map(|(r, _)| self.liveness.is_quiet(r, now)).collect();
         silent.len() + gone > 0 && silent.iter().all(|s| *s)
-    }
-
-    /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
-    /// the rest itself, when a note to each is due in any case.
-    fn make_sure(&mut self) {
-        let unsure: Vec<u64> =
-            self.groups.iter().filter(|(_, g)| g.unsure).map(|(group_id, _)| *group_id).collect();
-        for group_id in unsure {
-            self.tell_all(group_id);
-            if let Some(group) = self.groups.get_mut(&group_id) {
-                group.unsure = false;
-            }
-        }
     }
 
     /// `rank` has ended without a goodbye.
@@ -661,7 +644,6 @@ impl<R: Reason> Membership<R> {
     /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
     /// wait here.
     fn fail(&mut self, group_id: u64, from: Option<usize>, failure: R) {
-        let beats = self.limit().is_some();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let size = group.members.len();
         if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
@@ -671,17 +653,12 @@ impl<R: Reason> Membership<R> {
             return;
         }
         group.failed = Some(failure.clone());
-        group.unsure = from.is_none() && self.overlay.is_none();
-        // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
+        // Told before this process can act on it and exit.
         if self.overlay.is_some() {
             // Whoever hears of it has passed it on already.
             if from.is_none() {
                 self.spread(Note::Abort { group_id, failure: failure.clone() });
             }
-        } else if size > flood::DIRECT && beats {
-            let presences = &self.presences;
-            let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
-            self.tell_of(group_id, partners);
         } else if from.is_none() {
             self.tell_all(group_id);
         } else {
@@ -722,20 +699,6 @@ impl<R: Reason> Membership<R> {
 
 #[cfg(test)]
 mod tests;
-
-/// Keeps a queue short.
-trait KeepLast {
-    /// Drop the oldest until at most `n` are left.
-    fn keep_last(&mut self, n: usize);
-}
-
-impl<T> KeepLast for VecDeque<T> {
-    fn keep_last(&mut self, n: usize) {
-        while self.len() > n {
-            self.pop_front();
-        }
-    }
-}
 
 fn gave_up(rank: usize, words: &str, because_of: &[usize]) -> Fault {
     Fault { rank, words: format!("gave up: {words}"), because_of: because_of.to_vec() }

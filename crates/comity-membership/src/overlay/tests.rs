@@ -6,6 +6,16 @@ use proptest::prelude::*;
 
 /// Number of steps from `origin` to the farthest rank.
 fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<usize> {
+    depth_past_the_dead(origin, size, there, there)
+}
+
+/// The same if some of those that are there, as far as the others know, are not `alive`.
+fn depth_past_the_dead(
+    origin: usize,
+    size: usize,
+    there: &dyn Fn(usize) -> bool,
+    alive: &dyn Fn(usize) -> bool,
+) -> Option<usize> {
     let mut knows = vec![false; size];
     knows[origin] = true;
     let mut news = vec![origin];
@@ -13,12 +23,12 @@ fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<us
     loop {
         let mut next = Vec::new();
         for one in news.iter().flat_map(|r| around(*r, size, there)) {
-            if !std::mem::replace(&mut knows[one], true) {
+            if alive(one) && !std::mem::replace(&mut knows[one], true) {
                 next.push(one);
             }
         }
         if next.is_empty() {
-            return (0..size).all(|r| knows[r] || !there(r)).then_some(steps);
+            return (0..size).all(|r| knows[r] || !alive(r)).then_some(steps);
         }
         (news, steps) = (next, steps + 1);
     }
@@ -83,6 +93,16 @@ proptest! {
                 prop_assert!(there(b) && around(b, size, there).contains(&a), "{a} {b}");
             }
         }
+    }
+
+    /// One dead rank less than a rank has neighbours, of which nobody knows, leaves nobody untold.
+    #[test]
+    fn the_dead_do_not_stop_news(size in 65usize..400, dead in 0usize..400, origin in 0usize..400, seed: u64) {
+        let origin = origin % size;
+        let fewest = overlay_neighbours(0, size).len();
+        let dead: Vec<usize> = (0..fewest - 1).map(|i| (seed as usize).wrapping_add(i * (dead + 1)) % size).collect();
+        let alive = |r: usize| r == origin || !dead.contains(&r);
+        prop_assert!(depth_past_the_dead(origin, size, &|_| true, &alive).is_some());
     }
 
     /// Fewer edges than a rank has cut nobody off; all those of one rank cut off that one.
