@@ -10,7 +10,7 @@
 //!                       find            whether this process can use it; announce: what the others hear of it
 //!   when they have met  meet            what the others announced
 //!   for each pair       leads           whether it leads there; the first one in the table that does is tried, then the next
-//!     the higher rank   connect         Connected::Link, or Soon: attach when the stream is readable, or Not, and why
+//!     the higher rank   connect         Connected::Link, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
 //! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
@@ -106,12 +106,6 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Make a link with the lower rank of a pair.
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt;
 
-    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable: the lower rank has sent what the link is made of, such
-    /// as a descriptor.
-    fn attach(&self, _: Stream) -> NewLink {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
     fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt;
 }
@@ -153,22 +147,11 @@ pub type NewLink = io::Result<Box<dyn Link>>;
 pub type Connection = (Stream, Sealing);
 
 /// Result of trying to make a link.
+#[derive(Debug)]
 pub enum Connected {
     Link(NewLink),
-    /// To be [attached](Transport::attach) when it is readable.
-    Soon(Stream),
     /// None this way, for this reason; the next transport may do.
     Not(String),
-}
-
-impl fmt::Debug for Connected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Link(made) => write!(f, "Link({:?})", made.as_ref().map(|_| ())),
-            Self::Soon(_) => f.write_str("Soon(..)"),
-            Self::Not(why) => write!(f, "Not({why:?})"),
-        }
-    }
 }
 
 /// Result of a try to make a link.
