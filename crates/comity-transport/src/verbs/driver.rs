@@ -10,6 +10,7 @@ use super::{
     peer_connection::PeerConnection,
 };
 use crate::{
+    channel::Stream,
     sync::lock,
     sys::{
         Waker, at_exit, poll_until,
@@ -20,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::TcpStream,
+
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError,
@@ -486,7 +487,7 @@ const PORTS: Duration = Duration::from_millis(250);
 const LAST_WORDS: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
 
 /// The control socket of a peer connection, and whether something waits to be sent on it.
-type Connection = (Arc<TcpStream>, bool);
+type Connection = (Arc<Stream>, bool);
 
 /// The thread: until there are no peer connections.
 // WAIT(nap): the thread that attends devices: 50 ms at most
