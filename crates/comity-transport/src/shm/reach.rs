@@ -9,7 +9,7 @@ use crate::{
     sys::{Lineage, PeerMemory, SharedMemory, Tracer, yama_scope},
     within_host,
 };
-use std::{io, os::fd::AsFd, thread};
+use std::{os::fd::AsFd, thread};
 
 #[derive(Debug)]
 pub(crate) struct Shm {
@@ -148,10 +148,13 @@ impl Transport for Shm {
             Err(not) => return Ok(not),
         };
         // WAIT(until): the memory, which the other end sends as soon as it has connected
-        match connector.wait(stream.as_fd(), connector.until()) {
-            Ok(true) => Ok(Connected::Link(ShmLink::attach(stream, self.pull))),
-            Ok(false) => Ok(Connected::Link(Err(io::Error::new(io::ErrorKind::TimedOut, "it sent no memory")))),
-            Err(error) => Err(Missed { at: "its socket on this host".into(), miss: Miss::Stop(error) }),
+        let waited = connector.wait(stream.as_fd(), connector.until());
+        // Also of one that has left: what it has put there is to be read.
+        match (ShmLink::attach(stream, self.pull), waited) {
+            (Err(_), Err(error)) => {
+                Err(Missed { at: "its socket on this host".into(), miss: Miss::Stop(error) })
+            }
+            (link, _) => Ok(Connected::Link(link)),
         }
     }
 }
