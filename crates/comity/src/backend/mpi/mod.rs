@@ -31,7 +31,7 @@ use crate::{
 use comity_plan::{Buf, Slice};
 use std::{
     collections::VecDeque,
-    fmt, io,
+    io,
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
@@ -41,6 +41,7 @@ use std::{
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// Carries out calls with MPI, on buffers that Comity owns.
+#[derive(Debug)]
 pub(crate) struct MpiBackend<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
@@ -50,15 +51,6 @@ pub(crate) struct MpiBackend<H: MpiHandle> {
     stash: Vec<VecDeque<(Header, Vec<u8>)>>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
-}
-
-impl<H: MpiHandle> fmt::Debug for MpiBackend<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MpiBackend")
-            .field("rank", &self.members.rank)
-            .field("mpi", &self.mpi)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<H: MpiHandle> MpiBackend<H> {

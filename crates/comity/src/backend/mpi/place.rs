@@ -90,6 +90,7 @@ impl Runtime {
 }
 
 /// An exchange over MPI_Ibcast.
+#[derive(Debug)]
 struct MpiExchange<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
@@ -109,12 +110,6 @@ impl<H: MpiHandle> MpiExchange<H> {
             thread::sleep(MPI_POLL);
         }
         Ok(Self { mpi, comm: making.finish()? })
-    }
-}
-
-impl<H: MpiHandle> fmt::Debug for MpiExchange<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MpiExchange")
     }
 }
 

@@ -77,7 +77,7 @@ impl NcclBackend {
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
-            let held = self.device_comm.device.alloc(len)?;
+            let held = self.device_comm.device.alloc(len, None)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }

@@ -68,7 +68,7 @@ pub(super) fn of(
             if src.is_none() {
                 // What leaves must not be overwritten by what comes.
                 let len = dst.map_or(0, |e| e.1);
-                let held = device_comm.device.alloc_on(len, spot.stream)?;
+                let held = device_comm.device.alloc(len, Some(spot.stream))?;
                 w.copies.push((d, held.addr(), len));
                 from = held.addr();
                 w.scratch = Some(held);
