@@ -165,21 +165,24 @@ pub struct Missed {
     pub miss: Miss,
 }
 
-/// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
-pub fn dial_within_host(
+/// Make a link over a connection to the lower rank of a pair, at the socket of their host.
+pub(crate) fn connect_within_host(
     pair: &Pair<'_>,
     connector: &dyn Connector,
-) -> Result<Result<UnixStream, String>, Missed> {
+    make: impl FnOnce(UnixStream) -> NewLink,
+) -> Attempt {
     match connector.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
-        Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
-        Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
-        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
+        Ok((Stream::Unix(stream), _)) => Ok(Connected::Link(make(stream))),
+        Ok((Stream::Tcp(_), _)) => Ok(Connected::Not("its host's socket is none".into())),
+        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => {
+            Ok(Connected::Not(miss.to_string()))
+        }
         Err(miss) => Err(Missed { at: "its socket on this host".into(), miss }),
     }
 }
 
 /// The connection over the socket of their host with which the higher rank of a pair came.
-pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
+pub(crate) fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
     let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
         Stream::Unix(stream) => Some(stream),
         Stream::Tcp(_) => None,
@@ -188,7 +191,7 @@ pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected
 }
 
 /// Returns `comity info`'s report on a transport that leads to the ranks of this host.
-pub fn info_of_host(seen: Seen<'_>) -> TransportInfo {
+pub(crate) fn info_of_host(seen: Seen<'_>) -> TransportInfo {
     let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
     TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
 }

@@ -5,7 +5,7 @@ use crate::{
     About, Attempt, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, Pair, Result, Seen,
     Transport, TransportInfo, Variables,
     channel::Miss,
-    dial_within_host, info_of_host,
+    connect_within_host, info_of_host,
     sys::{Lineage, PeerMemory, SharedMemory, Tracer, yama_scope},
     within_host,
 };
@@ -136,10 +136,7 @@ impl Transport for Shm {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
-        Ok(match dial_within_host(pair, connector)? {
-            Ok(stream) => Connected::Link(ShmLink::create(stream, self.pull)),
-            Err(why) => Connected::Not(why),
-        })
+        connect_within_host(pair, connector, |stream| ShmLink::create(stream, self.pull))
     }
 
     fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt {

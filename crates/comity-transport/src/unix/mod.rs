@@ -14,7 +14,7 @@
 
 use super::{
     About, Attempt, Connected, Connection, Connector, JobInfo, Pair, Seen, Transport, TransportInfo,
-    dial_within_host, info_of_host, within_host,
+    connect_within_host, info_of_host, within_host,
 };
 use crate::{
     Interest, Lending, Link, LinkError, LinkKind, LinkProperties, Result, SMALL_WANT,
@@ -52,10 +52,7 @@ impl Transport for Unix {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
-        Ok(match dial_within_host(pair, connector)? {
-            Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
-            Err(why) => Connected::Not(why),
-        })
+        connect_within_host(pair, connector, UnixLink::boxed)
     }
 
     fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
