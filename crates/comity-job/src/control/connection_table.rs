@@ -117,7 +117,7 @@ impl ConnectionTable {
         if self.trip_for_test.is_some() {
             return self.trip_for_test;
         }
-        match &**self.conns.get(rank)?.as_ref()?.stream() {
+        match &**self.conns.get(rank)?.as_ref()?.conn.stream() {
             Stream::Tcp(socket) => least_round_trip(socket.as_fd()),
             Stream::Unix(_) => None,
         }
@@ -241,8 +241,8 @@ impl ConnectionTable {
         let parked = self.parked.iter().map(|a| a.until).min();
         let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
-        let ends = self.conns.iter().flatten().filter_map(ControlConnection::ends);
-        let full = self.conns.iter().flatten().any(ControlConnection::is_full).then(Instant::now);
+        let ends = self.conns.iter().flatten().filter_map(|c| c.ends);
+        let full = self.conns.iter().flatten().any(|c| c.is_full).then(Instant::now);
         let reforms = self.reforms.next();
         parked.into_iter().chain(reforms).chain(silence).chain(retry).chain(ends).chain(full).min()
     }
@@ -289,7 +289,7 @@ impl ConnectionTable {
 
     /// Returns true if some bytes wait for room.
     pub(super) fn is_pending(&self) -> bool {
-        self.conns.iter().flatten().any(ControlConnection::is_pending)
+        self.conns.iter().flatten().any(|c| c.conn.is_pending())
     }
 
     /// Returns the connected peers.
@@ -298,7 +298,7 @@ impl ConnectionTable {
         let mut live = Vec::new();
         for (rank, (conn, process)) in conns {
             // One that has ended would be readable for ever.
-            let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
+            let Some(conn) = conn.as_ref().filter(|c| c.ends.is_none()).map(|c| &c.conn) else { continue };
             let stream = Arc::clone(conn.stream());
             let pending = conn.is_pending();
             live.push(WatchedPeer { rank, stream, pending, process: process.clone() });
@@ -310,7 +310,7 @@ impl ConnectionTable {
     pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) {
         let mut heard = Vec::new();
         let mut told_lost = Vec::new();
-        let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
+        let ends = |c: &ControlConnection| c.is_full || c.ends.is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
         let due = due.map(|(rank, _)| (rank, false));
         let mut all: VecDeque<(usize, bool)> = ranks.iter().copied().chain(due).collect();
@@ -319,20 +319,20 @@ impl ConnectionTable {
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
                 // No blame any more, and no reason to look again at once.
-                let _ = conn.take_full();
-                if conn.flush().is_err() {
+                conn.is_full = false;
+                if conn.conn.flush().is_err() {
                     *place = None;
                 }
                 continue;
             }
-            if conn.take_full() {
+            if std::mem::take(&mut conn.is_full) {
                 heard.push((rank, Heard::End(FULL)));
                 continue;
             }
             // What it said before it ended is there to be read.
-            let open = conn.fill() && conn.flush().is_ok() && !ended;
+            let open = conn.conn.fill() && conn.conn.flush().is_ok() && !ended;
             loop {
-                match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
+                match conn.conn.next_message().map(|m| m.map(|m| ControlNote::decode(&m))) {
                     Ok(Some(Ok(note))) => {
                         told_lost.extend(lost(&note));
                         heard.push((rank, Heard::Note(note)));
@@ -380,7 +380,7 @@ impl ConnectionTable {
     /// Close every connection without a word, as the system does when a process is killed.
     pub(super) fn die(&mut self, now: Instant) {
         for conn in self.conns.iter_mut().filter_map(Option::take) {
-            match &**conn.stream() {
+            match &**conn.conn.stream() {
                 Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
                 Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
             }
@@ -417,7 +417,7 @@ impl ConnectionTable {
         else {
             return false;
         };
-        match process_of(conn.stream()) {
+        match process_of(conn.conn.stream()) {
             Some(Process::Is(process)) => {
                 *place = Some(Arc::new(process));
                 false
@@ -517,8 +517,7 @@ impl ConnectionTable {
 
     fn send_to(&mut self, rank: usize, notes: &[Vec<u8>]) {
         if let Some(Some(conn)) = self.conns.get_mut(rank) {
-            // One that cannot be reached is found when it is next read.
-            let _ = conn.send_all(notes);
+            conn.send_all(notes);
         }
     }
 
@@ -557,8 +556,8 @@ impl ConnectionTable {
             }
             Action::Beat { progress } => {
                 let note = ControlNote::Heartbeat { progress }.encode();
-                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
-                    let _ = conn.send(&note);
+                for conn in self.conns.iter_mut().flatten().filter(|c| !c.conn.is_pending()) {
+                    conn.send_all(&[&note]);
                 }
             }
             Action::Dial { rank } => self.rest.dials.push(rank),
@@ -634,12 +633,12 @@ impl ConnectionTable {
     /// made the connection asks, for it knows where the other one listens.
     fn ask_anew(&mut self, rank: usize) {
         let Some(Some(conn)) = self.conns.get(rank) else { return };
-        if let Stream::Unix(stream) = &**conn.stream() {
+        if let Stream::Unix(stream) = &**conn.conn.stream() {
             if wants_core(stream, CONTROL_THREAD) {
                 self.membership.has_no_turn(rank, Instant::now());
             }
-        } else if conn.is_ours()
-            && let Stream::Tcp(stream) = &**conn.stream()
+        } else if conn.origin.is_ours
+            && let Stream::Tcp(stream) = &**conn.conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
             self.rest.asks.push(Question { rank, at });
