@@ -77,10 +77,8 @@ impl CudaDriver {
         let missing = |symbol| {
             unavailable(format!("the driver has no function {symbol}; CUDA 11.2 or newer is needed"))
         };
-        // SAFETY: these are the driver's signatures, stable since CUDA 11.2; it is not unloaded.
-        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
-        // Its functions are called until the process ends.
-        std::mem::forget(lib);
+        // SAFETY: these are the driver's signatures, stable since CUDA 11.2.
+        let call = unsafe { Functions::load(lib) }.map_err(missing)?;
         let cuda = Self { call };
         // SAFETY: takes flags, of which there are none.
         cuda.ok(unsafe { (cuda.call.init)(0) }, "cuInit")?;

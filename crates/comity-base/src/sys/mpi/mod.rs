@@ -140,10 +140,8 @@ impl<H: MpiHandle> Mpi<H> {
             ),
         }.into()
         };
-        // SAFETY: these are the standard's signatures, with this family's handles; it is not unloaded.
-        let call = unsafe { MpiFunctions::<H>::load(&lib) }.map_err(missing)?;
-        // Its functions are called until the process ends.
-        std::mem::forget(lib);
+        // SAFETY: these are the standard's signatures, with this family's handles.
+        let call = unsafe { MpiFunctions::<H>::load(lib) }.map_err(missing)?;
         let version = library_version(&call);
         let mut mpi = Self {
             call,

@@ -116,9 +116,8 @@ impl Nccl {
                 name.to_string_lossy()
             ))
         };
-        // SAFETY: these are NCCL's signatures, stable since 2.18; it is not unloaded.
-        let call = unsafe { Functions::load(&lib) }.map_err(missing)?;
-        std::mem::forget(lib);
+        // SAFETY: these are NCCL's signatures, stable since 2.18.
+        let call = unsafe { Functions::load(lib) }.map_err(missing)?;
         let mut version = 0;
         // SAFETY: writes one int.
         unsafe { (call.version)(&mut version) };

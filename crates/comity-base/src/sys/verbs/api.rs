@@ -82,12 +82,8 @@ impl Verbs {
                 }
             };
             // SAFETY: these are the header's signatures, the same since version 1.1 of the interface.
-            match unsafe { VerbsFunctions::load(&lib) } {
-                Ok(call) => {
-                    // Its functions are called to the end of the process.
-                    std::mem::forget(lib);
-                    return Ok(Self { call, name: shown });
-                }
+            match unsafe { VerbsFunctions::load(lib) } {
+                Ok(call) => return Ok(Self { call, name: shown }),
                 Err(symbol) => tried.push(format!("{shown} (it has no {symbol})")),
             }
         }
