@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// One dead rank less than a rank has neighbours, of which nobody knows, leaves nobody untold.
+    /// Fewer dead ranks than a rank has neighbours leave nobody untold, though nobody knows of them.
     #[test]
     fn the_dead_do_not_stop_news(size in 65usize..400, dead in 0usize..400, origin in 0usize..400, seed: u64) {
         let origin = origin % size;

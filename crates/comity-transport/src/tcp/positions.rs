@@ -8,9 +8,8 @@ use super::{
     CHUNK, Route,
     frame::{FRAME, FrameRoute, HEADER, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
     framing::{Unframing, unframing},
-    socket::receive,
 };
-use crate::{LinkError, SMALL_WANT, channel::Seal, socket::Inbox};
+use crate::{LinkError, SMALL_WANT, channel::Seal, socket::{Inbox, receive}};
 use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
 
 /// Bytes of the buffer of a connection.

@@ -26,9 +26,8 @@ use super::{
         SMALL, header,
     },
     positions::{AHEAD, Cut, Inbound, Outbound, window},
-    socket::{receive, send},
 };
-use crate::{LinkError, channel::Seal};
+use crate::{LinkError, channel::Seal, socket::{receive, send}};
 use std::{
     collections::VecDeque,
     fmt,
