@@ -33,7 +33,6 @@
 //!
 //! Imports nothing.
 
-use crate::{Note, Reason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -99,14 +98,12 @@ pub fn overlay_neighbours(me: usize, size: usize) -> Vec<usize> {
 }
 
 /// State of the graph, as one rank knows it.
-#[derive(Debug)]
-pub(crate) struct Overlay<R: Reason> {
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
     pub(crate) me: usize,
     pub(crate) size: usize,
     /// Number of neighbours that have not connected yet, while the ranks meet.
-    missing: usize,
-    /// All news until then: those that connect later are told them.
-    news: Vec<Note<R>>,
+    pub(crate) missing: usize,
     /// The ranks to which this one has a connection.
     pub(crate) connected: BTreeSet<usize>,
     /// Number of news that this rank has sent.
@@ -209,32 +206,10 @@ impl NewsNumbers {
     }
 }
 
-impl<R: Reason> Overlay<R> {
+impl Overlay {
     pub(crate) fn new(me: usize, size: usize) -> Self {
         let missing = overlay_neighbours(me, size).len();
-        Self {
-            me,
-            size,
-            missing,
-            news: Vec::new(),
-            connected: BTreeSet::new(),
-            number: 0,
-            seen: BTreeMap::new(),
-            told: VecDeque::new(),
-            opened: VecDeque::new(),
-            lost: BTreeMap::new(),
-            out: vec![false; size],
-            outs: 0,
-            graph: None,
-            hearsay: BTreeSet::new(),
-            stirred: false,
-            silence: None,
-            rewire: None,
-            waiting: BTreeSet::new(),
-            dialing: BTreeMap::new(),
-            fresh: BTreeSet::new(),
-            tried: BTreeMap::new(),
-        }
+        Self { me, size, missing, out: vec![false; size], ..Self::default() }
     }
 
     /// Return whether news of this number from `origin` have not come before.
@@ -252,19 +227,6 @@ impl<R: Reason> Overlay<R> {
         }
         self.told.push_back(group_id);
         true
-    }
-
-    /// News go out to those that are connected; keep them for the others.
-    pub(crate) fn keep(&mut self, news: &Note<R>) {
-        if self.missing > 0 {
-            self.news.push(news.clone());
-        }
-    }
-
-    /// A neighbour has connected for the first time, or never will: what it has to be told.
-    pub(crate) fn meets(&mut self) -> Vec<Note<R>> {
-        self.missing = self.missing.saturating_sub(1);
-        if self.missing > 0 { self.news.clone() } else { std::mem::take(&mut self.news) }
     }
 
     /// The neighbour that leads to `target`; not back to `from`, unless it is the target.

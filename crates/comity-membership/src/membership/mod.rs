@@ -62,7 +62,9 @@ pub struct Membership<R: Reason> {
     /// The path of the connection to a process, in words, where it is known.
     paths: BTreeMap<usize, String>,
     /// Graph of a job whose processes are not all connected to each other.
-    overlay: Option<Overlay<R>>,
+    overlay: Option<Overlay>,
+    /// All news of a large job while neighbours of this process are missing: those that connect later are told them.
+    news: Vec<Note<R>>,
     /// This process has said goodbye.
     leaving: bool,
     actions: Vec<Action<R>>,
@@ -82,6 +84,7 @@ impl<R: Reason> Membership<R> {
             liveness: Liveness::new(size, silence),
             paths: BTreeMap::new(),
             overlay: None,
+            news: Vec::new(),
             leaving: false,
             actions: Vec::new(),
         }
@@ -157,14 +160,13 @@ impl<R: Reason> Membership<R> {
         }
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
         *place = Presence::Live;
-        let mut news = Vec::new();
-        if let Some(overlay) = &mut self.overlay {
-            overlay.connected.insert(rank);
-            news = overlay.meets();
-        }
         self.liveness.meet(rank, now);
         self.actions.push(Action::News);
-        news.into_iter().for_each(|note| self.hand(vec![rank], note));
+        if let Some(overlay) = &mut self.overlay {
+            overlay.connected.insert(rank);
+            self.news.clone().into_iter().for_each(|note| self.hand(vec![rank], note));
+            self.meets();
+        }
         true
     }
 
@@ -531,22 +533,18 @@ impl<R: Reason> Membership<R> {
                 }
                 Verdict::Dead { rank, silence } => {
                     self.measure(rank, Some(silence));
-                    // It stays in the connection after its end, and is read when that rank runs again.
-                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     let alone = if self.hears_nobody(rank, heard_until) { ALONE } else { "" };
                     let seconds = silence.as_secs_f64();
-                    self.is_silent_for(silence);
                     let path = self.paths.get(&rank).map_or("", String::as_str);
-                    self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{path}{alone}"));
+                    let cause = format!("fell silent: nothing heard for {seconds:.1} s{path}{alone}");
+                    self.give_up(rank, silence, &cause);
                 }
                 Verdict::Stuck { rank, silence } => {
                     let cause = format!(
                         "answers on new connections, but its control connection has carried nothing for {:.1} s; look at what lies between the hosts",
                         silence.as_secs_f64()
                     );
-                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
-                    self.is_silent_for(silence);
-                    self.lose(rank, &cause);
+                    self.give_up(rank, silence, &cause);
                 }
             }
             self.actions.push(Action::Log(Word::Silent(verdict)));
@@ -598,8 +596,8 @@ impl<R: Reason> Membership<R> {
             return;
         }
         let Some(place) = self.presences.get_mut(rank) else { return };
-        if let (Presence::Absent, Some(overlay)) = (std::mem::replace(place, how), &mut self.overlay) {
-            overlay.meets();
+        if std::mem::replace(place, how) == Presence::Absent {
+            self.meets();
         }
         self.liveness.forget(rank);
         let connected = self.close(rank);

@@ -9,7 +9,11 @@ use super::{
     frame::{FRAME, FrameRoute, HEADER, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
     framing::{Unframing, unframing},
 };
-use crate::{LinkError, SMALL_WANT, channel::Seal, socket::{Inbox, receive}};
+use crate::{
+    LinkError, SMALL_WANT,
+    channel::Seal,
+    socket::{Inbox, receive},
+};
 use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
 
 /// Bytes of the buffer of a connection.

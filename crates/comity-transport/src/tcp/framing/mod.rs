@@ -27,7 +27,11 @@ use super::{
     },
     positions::{AHEAD, Cut, Inbound, Outbound, window},
 };
-use crate::{LinkError, channel::Seal, socket::{receive, send}};
+use crate::{
+    LinkError,
+    channel::Seal,
+    socket::{receive, send},
+};
 use std::{
     collections::VecDeque,
     fmt,
