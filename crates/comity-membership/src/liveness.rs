@@ -184,7 +184,7 @@ pub enum Verdict {
 }
 
 /// When each process was heard last, and when the next decision about one is due.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Liveness {
     /// None: silence is allowed.
     limit: Option<Duration>,
@@ -219,21 +219,7 @@ pub(crate) struct Liveness {
 impl Liveness {
     pub(crate) fn new(size: usize, pace: impl Into<Pace>) -> Self {
         let Pace { limit, beat, .. } = pace.into();
-        Self {
-            limit,
-            interval: beat,
-            peers: (0..size).map(|_| None).collect(),
-            through: BTreeMap::new(),
-            met: HashSet::new(),
-            stirred: None,
-            connecting: false,
-            ticked: None,
-            beat: None,
-            beats: false,
-            late: Duration::ZERO,
-            hosts: Hosts::default(),
-            first: None,
-        }
+        Self { limit, interval: beat, peers: (0..size).map(|_| None).collect(), ..Self::default() }
     }
 
     /// Note the host of each rank; `None` for ranks that are not judged by what is heard from others.

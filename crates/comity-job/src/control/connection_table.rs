@@ -79,6 +79,8 @@ pub(super) struct ConnectionTable {
     pub(super) wanted: Vec<(u64, usize)>,
     /// Agreements on groups that follow others.
     pub(super) reforms: Reforms,
+    /// What is done once the lock is given back.
+    pub(super) rest: Rest,
     /// In a large job: what goes out to each at the end of this turn.
     outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Progress of the engines of groups that are over.
@@ -105,6 +107,7 @@ impl ConnectionTable {
             condemned: None,
             wanted: Vec::new(),
             reforms: Reforms::default(),
+            rest: Rest::default(),
             outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
@@ -137,9 +140,9 @@ impl ConnectionTable {
     }
 
     /// Has the membership change, and does what follows.
-    pub(super) fn decide(&mut self, change: impl FnOnce(&mut Membership<Failure>)) -> Rest {
+    pub(super) fn decide(&mut self, change: impl FnOnce(&mut Membership<Failure>)) {
         change(&mut self.membership);
-        self.carry_out()
+        self.carry_out();
     }
 
     /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
@@ -307,7 +310,7 @@ impl ConnectionTable {
     }
 
     /// Read what `ranks` say; those with a true have ended.
-    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) {
         let mut heard = Vec::new();
         let mut told_lost = Vec::new();
         let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
@@ -357,13 +360,13 @@ impl ConnectionTable {
             let dead = told_lost.drain(..).filter(|rank| self.has_ended(*rank));
             all.extend(dead.map(|rank| (rank, true)));
         }
-        self.decide(|m| m.hear(heard, now))
+        self.decide(|m| m.hear(heard, now));
     }
 
     /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
-    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) {
         let progress = self.progress();
-        self.decide(|m| m.tick(heard_until, now, progress))
+        self.decide(|m| m.tick(heard_until, now, progress));
     }
 
     /// Beat when it is time ([`Membership::beat`]).
@@ -433,9 +436,9 @@ impl ConnectionTable {
         (stream, seals): (Stream, Sealing),
         (origin, relays): (Origin, Vec<usize>),
         now: Instant,
-    ) -> Rest {
+    ) {
         if !self.membership.attach(rank, now) {
-            return Rest::default();
+            return;
         }
         self.membership.pass_through(rank, relays);
         if let Stream::Tcp(tcp) = &stream
@@ -458,7 +461,7 @@ impl ConnectionTable {
         if let Some(place) = self.conns.get_mut(rank) {
             *place = Some(ControlConnection::new(stream, seals, origin));
         }
-        self.carry_out()
+        self.carry_out();
     }
 }
 
@@ -473,14 +476,6 @@ fn lost(note: &ControlNote) -> Option<usize> {
     }
 }
 
-/// Question to a rank whether it lives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
-    pub(super) rank: usize,
-    /// Address at which it listens.
-    pub(super) at: SocketAddr,
-}
-
 /// Actions that remain to be done outside the lock.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
@@ -488,8 +483,8 @@ pub(super) struct Rest {
     pub news: bool,
     /// Messages for the log, whose writer may take its time.
     pub words: Vec<Word>,
-    /// Ranks to ask whether they live.
-    pub(super) asks: Vec<Question>,
+    /// Ranks to ask whether they live, with the addresses at which they listen.
+    pub(super) asks: Vec<(usize, SocketAddr)>,
     /// Ranks that need not be asked any more.
     pub ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
@@ -498,22 +493,10 @@ pub(super) struct Rest {
     pub dials: Vec<usize>,
 }
 
-impl Rest {
-    pub(super) fn add(&mut self, other: Self) {
-        self.news |= other.news;
-        self.words.extend(other.words);
-        self.asks.extend(other.asks);
-        self.ended.extend(other.ended);
-        self.links.extend(other.links);
-        self.dials.extend(other.dials);
-    }
-}
-
 // Carrying out what was decided: notes are sent, connections closed, statuses set.
 impl ConnectionTable {
     /// Do what was decided, and what follows from it.
-    pub(super) fn carry_out(&mut self) -> Rest {
-        let mut rest = Rest::default();
+    pub(super) fn carry_out(&mut self) {
         loop {
             let actions = self.membership.actions();
             if actions.is_empty() {
@@ -521,9 +504,9 @@ impl ConnectionTable {
                 for (rank, notes) in std::mem::take(&mut self.outgoing) {
                     self.send_to(rank, &notes);
                 }
-                return rest;
+                return;
             }
-            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+            actions.into_iter().for_each(|action| self.perform(action));
         }
     }
 
@@ -555,7 +538,7 @@ impl ConnectionTable {
         self.membership.tell_of_reform(rank, group_id, message);
     }
 
-    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
+    fn perform(&mut self, action: Action<Failure>) {
         match action {
             Action::Tell { to, note } => {
                 let note = note.encode();
@@ -573,36 +556,36 @@ impl ConnectionTable {
                     let _ = conn.send(&note);
                 }
             }
-            Action::Dial { rank } => rest.dials.push(rank),
+            Action::Dial { rank } => self.rest.dials.push(rank),
             Action::Close { rank } => {
                 if let Some(notes) = self.outgoing.remove(&rank) {
                     self.send_to(rank, &notes);
                 }
-                rest.ended.push(rank);
+                self.rest.ended.push(rank);
                 self.forget(rank);
             }
             Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
-            Action::Said { mine, member, note } => self.hear_member(mine, member, note, rest),
+            Action::Said { mine, member, note } => self.hear_member(mine, member, note),
             Action::Suspect { group_id } => self.with_status(group_id, |w| w.suspect()),
             Action::Silence { group_id, silence } => self.with_status(group_id, |w| w.silent(silence)),
-            Action::Ask { rank } => self.ask_anew(rank, rest),
+            Action::Ask { rank } => self.ask_anew(rank),
             Action::News => {
-                rest.news = true;
+                self.rest.news = true;
                 self.lose_in_reforms();
             }
             Action::Reform { from, group_id, message } => self.hear_reform(from, group_id, message),
-            Action::Log(word) => rest.words.push(word),
+            Action::Log(word) => self.rest.words.push(word),
         }
     }
 
     /// A member says something of a group that is open here.
-    fn hear_member(&mut self, mine: usize, member: usize, note: ControlNote, rest: &mut Rest) {
+    fn hear_member(&mut self, mine: usize, member: usize, note: ControlNote) {
         match note {
             ControlNote::Leave { group_id } => self.with_status(group_id, |w| w.leave(member)),
             ControlNote::Entered { group_id } => self.with_status(group_id, |w| w.enter(member)),
             ControlNote::Connect { group_id } => {
                 self.wanted.push((group_id, member));
-                rest.links.push(group_id);
+                self.rest.links.push(group_id);
             }
             ControlNote::Reached { group_id, reached } => {
                 self.with_status(group_id, |w| w.answered(member, reached));
@@ -644,7 +627,7 @@ impl ConnectionTable {
 
     /// Ask a silent process over a new connection. Bytes that stay within the host are not lost, and there the system is asked; and the end that
     /// made the connection asks, for it knows where the other one listens.
-    fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
+    fn ask_anew(&mut self, rank: usize) {
         let Some(Some(conn)) = self.conns.get(rank) else { return };
         if let Stream::Unix(stream) = &**conn.stream() {
             if wants_core(stream, CONTROL_THREAD) {
@@ -654,7 +637,7 @@ impl ConnectionTable {
             && let Stream::Tcp(stream) = &**conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
-            rest.asks.push(Question { rank, at });
+            self.rest.asks.push((rank, at));
         }
     }
 }

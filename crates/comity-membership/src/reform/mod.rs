@@ -72,7 +72,7 @@ pub enum ReformAction {
 }
 
 /// Part of this rank in the agreement on the group that follows a group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reform {
     me: usize,
     size: usize,
@@ -106,25 +106,7 @@ pub struct Reform {
 impl Reform {
     /// Start as member `me` of a group of `size`. `store`: a store outlives the members, and has a vote.
     pub fn new(me: usize, size: usize, store: bool) -> Self {
-        Self {
-            me,
-            size,
-            store,
-            store_is_gone: false,
-            gone: BTreeMap::new(),
-            asking: 0,
-            terms: None,
-            voter: Voter::default(),
-            formed: Vec::new(),
-            forming: None,
-            decided: None,
-            lead: Lead::default(),
-            missing: Vec::new(),
-            again: None,
-            until: None,
-            own: VecDeque::new(),
-            actions: Vec::new(),
-        }
+        Self { me, size, store, ..Self::default() }
     }
 
     /// Take what is to be done since the last time. Do it in its order.
