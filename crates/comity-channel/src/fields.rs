@@ -4,8 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The longest text: a cause, a host name, an error in words.
 pub const MAX_TEXT: usize = 4096;
-/// The most ranks that a message names.
-const MAX_RANKS: usize = 1024;
 
 /// Bytes that no peer of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +35,6 @@ impl Writer {
         let s = s.get(..s.floor_char_boundary_at(MAX_TEXT)).unwrap_or_default();
         self.u16(s.len() as u16);
         self.0.extend(s.as_bytes());
-    }
-
-    /// Ranks beyond the limit are left out.
-    pub fn ranks(&mut self, ranks: &[usize]) {
-        self.u16(ranks.len().min(MAX_RANKS) as u16);
-        ranks.iter().take(MAX_RANKS).for_each(|r| self.u32(*r as u32));
     }
 
     /// A list after its length in a byte; what is beyond `most` is left out.
@@ -107,14 +99,6 @@ impl Reader<'_> {
         let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed)?;
         self.0 = tail;
         Ok(head)
-    }
-
-    pub fn ranks(&mut self) -> Result<Vec<usize>, Malformed> {
-        let n = usize::from(self.u16()?);
-        if n > MAX_RANKS {
-            return Err(Malformed);
-        }
-        (0..n).map(|_| Ok(self.u32()? as usize)).collect()
     }
 
     /// Up to `most` values, after their number in a byte.

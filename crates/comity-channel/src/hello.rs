@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Part of the prologue, and the high half of every message's kind.
-const VERSION: u8 = 10;
+const VERSION: u8 = 11;
 const HEADER: usize = 5;
 /// The longest body of a message.
 const MAX_BODY: usize = 1024;

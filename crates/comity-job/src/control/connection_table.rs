@@ -473,14 +473,6 @@ fn lost(note: &ControlNote) -> Option<usize> {
     }
 }
 
-/// Question to a rank whether it lives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
-    pub(super) rank: usize,
-    /// Address at which it listens.
-    pub(super) at: SocketAddr,
-}
-
 /// Actions that remain to be done outside the lock, by the control thread.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
@@ -488,8 +480,8 @@ pub(super) struct Rest {
     pub news: bool,
     /// Messages for the log, whose writer may take its time.
     pub words: Vec<Word>,
-    /// Ranks to ask whether they live.
-    pub(super) asks: Vec<Question>,
+    /// Ranks to ask whether they live, with the addresses at which they listen.
+    pub(super) asks: Vec<(usize, SocketAddr)>,
     /// Ranks that need not be asked any more.
     pub ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
@@ -641,7 +633,7 @@ impl ConnectionTable {
             && let Stream::Tcp(stream) = &**conn.conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
-            self.rest.asks.push(Question { rank, at });
+            self.rest.asks.push((rank, at));
         }
     }
 }

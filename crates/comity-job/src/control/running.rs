@@ -6,7 +6,7 @@
 
 use super::{
     connection::Origin,
-    connection_table::{Arrival, ConnectionTable, Question, WatchedPeer},
+    connection_table::{Arrival, ConnectionTable, WatchedPeer},
     leaving,
     note::ControlNote,
     probe::Probes,
@@ -500,7 +500,7 @@ impl ControlPlane {
             rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-        rest.asks.into_iter().for_each(|Question { rank, at }| probes.ask(rank, at));
+        rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
     }
 
     /// Take in what came, then see who is silent.

@@ -152,9 +152,7 @@ impl Judge {
             Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
             Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,
         });
-        // One that is stopped again before it has heard anybody takes its own sleep for theirs, once: its time is extended once.
-        let dazed = by == rank && s.stopped_again(rank);
-        if !just && !dazed {
+        if !just {
             self.accuse(|| {
                 format!(
                     "rank {rank} names rank {culprit} (seen by rank {by}) in group {group} for no reason: {failure:?}"

@@ -355,19 +355,6 @@ impl Scenario {
         cuts.max().unwrap_or(0)
     }
 
-    /// Return whether a rank is stopped a second time within the limit after it was let go.
-    pub(super) fn stopped_again(&self, rank: usize) -> bool {
-        let stops = || {
-            self.faults.iter().filter_map(|f| match f {
-                PlantedFault::Stop { rank: r, at, to, .. } if *r == rank => {
-                    Some((*at, to.unwrap_or(u64::MAX)))
-                }
-                _ => None,
-            })
-        };
-        stops().any(|(_, to)| stops().any(|(at, _)| at > to && at - to < self.limit))
-    }
-
     /// A large job of which three in four ranks leave and end, and then one that is left is killed.
     pub(super) fn thinned(seed: u64) -> Self {
         let mut s = Self::new(seed, Some(65..=80));
@@ -408,7 +395,7 @@ impl Scenario {
     fn late(&self, counts: impl Fn(usize) -> bool) -> u64 {
         let late = self.faults.iter().map(|f| match f {
             PlantedFault::Slow { rank, at, to, lag } if counts(*rank) => to - at + lag,
-            // For longer it sleeps, which gives the others all of their time anew.
+            // For longer it sleeps, which counts as a tenth of the limit.
             PlantedFault::Stop { rank, at, to: Some(to), .. }
                 if counts(*rank) && to - at <= self.limit / 2 + self.slack() =>
             {
