@@ -32,7 +32,8 @@ impl Writer {
 
     /// Text beyond the limit is cut.
     pub fn text(&mut self, s: &str) {
-        let s = s.get(..s.floor_char_boundary_at(MAX_TEXT)).unwrap_or_default();
+        // `str::floor_char_boundary`, which the oldest supported compiler lacks.
+        let s = (0..=MAX_TEXT.min(s.len())).rev().find_map(|end| s.get(..end)).unwrap_or_default();
         self.u16(s.len() as u16);
         self.0.extend(s.as_bytes());
     }
@@ -140,16 +141,5 @@ impl Reader<'_> {
     /// `value`, if nothing is left over.
     pub fn end<T>(self, value: T) -> Result<T, Malformed> {
         if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
-    }
-}
-
-/// `str::floor_char_boundary`, which the oldest supported compiler lacks.
-trait CharBoundary {
-    fn floor_char_boundary_at(&self, at: usize) -> usize;
-}
-
-impl CharBoundary for str {
-    fn floor_char_boundary_at(&self, at: usize) -> usize {
-        (0..=at.min(self.len())).rev().find(|i| self.is_char_boundary(*i)).unwrap_or(0)
     }
 }

@@ -261,11 +261,7 @@ impl Hello {
             (3, 0, 0, 0) => Channel::Probe,
             _ => return Err(Malformed),
         };
-        let sealed = match r.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed),
-        };
+        let sealed = r.flag()?;
         r.end(Self { from, to, world, group_id, channel, sealed })
     }
 }

@@ -121,9 +121,13 @@ impl Reform {
 
     /// When to call [`tick`](Self::tick) at the latest.
     pub fn next(&self) -> Option<Instant> {
-        let until = self.until.map(|until| until + if self.leads() { Duration::ZERO } else { GRACE });
         self.terms?;
-        self.again.into_iter().chain(until).chain(self.lead.pause()).min()
+        self.again.into_iter().chain(self.late_at()).chain(self.lead.pause()).min()
+    }
+
+    /// When this rank asks no more. Whoever calls the roll knows best who is missing, and tells the others.
+    fn late_at(&self) -> Option<Instant> {
+        Some(self.until? + if self.leads() { Duration::ZERO } else { GRACE })
     }
 
     /// Ask for a new group, until a time.
@@ -215,9 +219,7 @@ impl Reform {
         if self.terms.is_none() {
             return;
         }
-        // Whoever calls the roll knows best who is missing, and tells the others.
-        let grace = if self.leads() { Duration::ZERO } else { GRACE };
-        if self.until.is_some_and(|until| now >= until + grace) {
+        if self.late_at().is_some_and(|at| now >= at) {
             let missing = if self.leads() { self.unanswered() } else { self.missing.clone() };
             return self.refuse(Refusal::Late { by: self.me, missing });
         }
