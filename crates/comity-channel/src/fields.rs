@@ -4,8 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The longest text: a cause, a host name, an error in words.
 pub const MAX_TEXT: usize = 4096;
-/// The most ranks that a message names.
-const MAX_RANKS: usize = 1024;
 
 /// Bytes that no peer of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +32,10 @@ impl Writer {
 
     /// Text beyond the limit is cut.
     pub fn text(&mut self, s: &str) {
-        let s = s.get(..s.floor_char_boundary_at(MAX_TEXT)).unwrap_or_default();
+        // `str::floor_char_boundary`, which the oldest supported compiler lacks.
+        let s = (0..=MAX_TEXT.min(s.len())).rev().find_map(|end| s.get(..end)).unwrap_or_default();
         self.u16(s.len() as u16);
         self.0.extend(s.as_bytes());
-    }
-
-    /// Ranks beyond the limit are left out.
-    pub fn ranks(&mut self, ranks: &[usize]) {
-        self.u16(ranks.len().min(MAX_RANKS) as u16);
-        ranks.iter().take(MAX_RANKS).for_each(|r| self.u32(*r as u32));
     }
 
     /// A list after its length in a byte; what is beyond `most` is left out.
@@ -109,14 +102,6 @@ impl Reader<'_> {
         Ok(head)
     }
 
-    pub fn ranks(&mut self) -> Result<Vec<usize>, Malformed> {
-        let n = usize::from(self.u16()?);
-        if n > MAX_RANKS {
-            return Err(Malformed);
-        }
-        (0..n).map(|_| Ok(self.u32()? as usize)).collect()
-    }
-
     /// Up to `most` values, after their number in a byte.
     pub fn list<T>(
         &mut self,
@@ -156,16 +141,5 @@ impl Reader<'_> {
     /// `value`, if nothing is left over.
     pub fn end<T>(self, value: T) -> Result<T, Malformed> {
         if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
-    }
-}
-
-/// `str::floor_char_boundary`, which the oldest supported compiler lacks.
-trait CharBoundary {
-    fn floor_char_boundary_at(&self, at: usize) -> usize;
-}
-
-impl CharBoundary for str {
-    fn floor_char_boundary_at(&self, at: usize) -> usize {
-        (0..=at.min(self.len())).rev().find(|i| self.is_char_boundary(*i)).unwrap_or(0)
     }
 }

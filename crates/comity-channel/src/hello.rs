@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Part of the prologue, and the high half of every message's kind.
-const VERSION: u8 = 10;
+const VERSION: u8 = 11;
 const HEADER: usize = 5;
 /// The longest body of a message.
 const MAX_BODY: usize = 1024;
@@ -261,11 +261,7 @@ impl Hello {
             (3, 0, 0, 0) => Channel::Probe,
             _ => return Err(Malformed),
         };
-        let sealed = match r.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed),
-        };
+        let sealed = r.flag()?;
         r.end(Self { from, to, world, group_id, channel, sealed })
     }
 }

@@ -195,17 +195,22 @@ impl Conn {
 
     /// Read what is there. False: the stream has ended; complete messages may still be in the inbox.
     pub fn fill(&mut self) -> bool {
+        self.read().is_ok()
+    }
+
+    /// Reads as [`fill`](Self::fill); an error tells how the stream has ended.
+    pub fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
         while self.inbox.len() < HEAD + MAX_FRAME + TAG {
             match (&*self.stream).read(&mut chunk) {
-                Ok(0) => return false,
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => self.inbox.extend(chunk.get(..n).unwrap_or_default()),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
+                Err(e) => return Err(e),
             }
         }
-        true
+        Ok(())
     }
 
     /// Returns true if bytes of a message have come whose rest has not.

@@ -12,8 +12,7 @@
 //! | `end` | `code` |
 //!
 //! Each has `event` and `time`, in seconds since 1970.
-use crate::host::output_stream::OutputStream;
-use crate::host::rank_lines::Lines;
+use crate::host::output::{Lines, OutputStream};
 use crate::machine::Ending;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

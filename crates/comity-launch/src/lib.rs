@@ -7,7 +7,7 @@
 //!                                                          +-- mpi     MPI's own launcher
 //! ```
 //!
-//! `machine` decides who is started, who failed, who is blamed, what is ended and which exit code comes out, for all of them. `upstream/` has
+//! `machine` decides who is started, who failed, who is blamed, what is ended and which exit code comes out, for all of them. `upstream` has
 //! the places from which orders come: the terminal, a launcher behind `ssh`, other nodes. `protocol` is how a launcher talks to those on its hosts.
 
 // Tests and the simulator begin at some time, read settings and print what they found.

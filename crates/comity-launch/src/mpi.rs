@@ -1,15 +1,12 @@
 //! `comity launch --backend mpi`: MPI's own launcher starts the ranks, with the flags that its version has.
 //!
 //! This process becomes that launcher (exec), so signals, output and the exit code are the launcher's.
-
-use crate::host::defaults::{self, ThreadShare};
+use crate::host::rank::{ThreadShare, variables};
 use crate::machine::Problem;
 use crate::request::{JobRequest, TagWish};
-use std::{
-    ffi::{OsStr, OsString},
-    os::unix::process::CommandExt,
-    process::{Command, Stdio},
-};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 /// Looked for on the path, in this order, unless `COMITY_MPIRUN` names one.
 const NAMES: [&str; 4] = ["mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich"];
@@ -55,7 +52,7 @@ fn prepare(args: &JobRequest, more: &[String]) -> Result<Command, Problem> {
         command.env("MPIEXEC_TIMEOUT", limit.as_secs().max(1).to_string());
     }
     let share = ThreadShare::new(&args.env, None, args.size());
-    command.envs(defaults::variables(&args.env, share));
+    command.envs(variables(&args.env, share));
     for set in &args.env {
         command.env(&set.name, &set.value);
     }

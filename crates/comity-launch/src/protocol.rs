@@ -9,7 +9,7 @@
 //! The launcher's orders go to the host launcher's standard input, the host launcher's events come from its standard output. No length is
 //! believed above [`LARGEST`], and no memory is taken before the bytes have come.
 use crate::host::master::MasterPacket;
-use crate::host::output_stream::OutputStream;
+use crate::host::output::OutputStream;
 use crate::host::signals::PassedSignal;
 use crate::host::terminal::RankTerminal;
 use crate::machine::Ending;

@@ -9,7 +9,7 @@ use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
 use crate::machine::PATIENCE;
-use crate::nodes::request::NodeRequest;
+use crate::nodes::NodeRequest;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use comity::{BackendKind, Protection};
 use serde::{Deserialize, Serialize};

@@ -18,27 +18,17 @@
 //!
 //! Ask for [`Membership::actions`] after every call and carry them out in their order before the next call.
 //! [`Membership::next`] says when to call [`Membership::tick`] at the latest. The simulator of this crate's tests
-//! drives the same code through faults in virtual time, with up to 1,024 ranks.
+//! drives the same code through faults in virtual time, with up to 4,096 ranks.
 //!
 //! # How everybody learns of a failure
-//! Whoever learns first that a group has failed tells others. The first reason stays and nobody is told twice.
+//! Whoever learns first that a group has failed tells the others. The first reason stays and nobody is told twice.
 //!
 //! ```text
-//! up to 64 members: the witness tells all      above: everyone tells members at distance 1, 2, 4, 8, ...
-//!
-//!        w --+--> 1                               w --> w+1, w+2, w+4, w+8, ... and w-1, w-2, w-4, w-8, ...
-//!            +--> 2     ... and each of them           |
-//!            +--> 3     tells the culprit              +--> the same, from there
+//!        w --+--> 1
+//!            +--> 2     ... and each of them tells the culprit,
+//!            +--> 3     of which the witness may be cut off
 //!            +--> n-1
 //! ```
-//!
-//! | members | notes of the witness | of each other rank | steps to the last |
-//! |---|---|---|---|
-//! | up to 64 | n - 1 | 1 | 1 |
-//! | above | 2 log2(n) at most | 2 log2(n) at most | log2(n) / 2 + 1 |
-//!
-//! A flood passes over members that have not opened the group yet. With its next heartbeat the witness therefore tells
-//! everyone it does not know to know.
 //!
 //! # Large jobs
 //! Above 64 processes not all pairs are connected: [`Membership::sparse`]. `overlay.rs` has the graph, and how news and failures get around in it.
@@ -97,7 +87,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods))]
 
 mod events;
-mod flood;
 mod liveness;
 mod membership;
 mod overlay;
@@ -107,7 +96,6 @@ mod reform;
 mod simulate;
 
 pub use events::{Action, DIED, Fault, Heard, NoConnection, Note, Presence, Reason, Word};
-pub use flood::neighbours;
 pub use liveness::{RESENT, Verdict};
 pub use membership::Membership;
 pub use overlay::overlay_neighbours;

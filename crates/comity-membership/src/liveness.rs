@@ -27,7 +27,8 @@
 //! long: it counts as heard ([`has_no_turn`](crate::Membership::has_no_turn)).
 //!
 //! A process may not have run itself for half the limit: a closed laptop, a paused virtual machine, Ctrl-Z. It cannot say who was silent
-//! meanwhile. So every rank gets the whole limit anew, once: a rank that truly is gone is found none the less.
+//! meanwhile. Of such a time a tenth of the limit counts as silence, however long it was: a rank that truly is gone is found none the less, also
+//! where this process never runs for longer.
 
 use crate::pace::Pace;
 use std::{
@@ -61,22 +62,11 @@ struct Pulse {
     /// Progress of its engines by its last beat.
     progress: Option<u64>,
     suspect: bool,
-    /// Its time was extended because this process slept.
-    extended: bool,
 }
 
 impl Pulse {
     fn new(now: Instant, late: Duration) -> Self {
-        Self {
-            heard: now,
-            late,
-            carried: now,
-            asked: None,
-            doubt: None,
-            progress: None,
-            suspect: false,
-            extended: false,
-        }
+        Self { heard: now, late, carried: now, asked: None, doubt: None, progress: None, suspect: false }
     }
 
     /// It was heard now, this process's beats having been late by `late` in all.
@@ -194,7 +184,7 @@ pub enum Verdict {
 }
 
 /// When each process was heard last, and when the next decision about one is due.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Liveness {
     /// None: silence is allowed.
     limit: Option<Duration>,
@@ -229,21 +219,7 @@ pub(crate) struct Liveness {
 impl Liveness {
     pub(crate) fn new(size: usize, pace: impl Into<Pace>) -> Self {
         let Pace { limit, beat, .. } = pace.into();
-        Self {
-            limit,
-            interval: beat,
-            peers: (0..size).map(|_| None).collect(),
-            through: BTreeMap::new(),
-            met: HashSet::new(),
-            stirred: None,
-            connecting: false,
-            ticked: None,
-            beat: None,
-            beats: false,
-            late: Duration::ZERO,
-            hosts: Hosts::default(),
-            first: None,
-        }
+        Self { limit, interval: beat, peers: (0..size).map(|_| None).collect(), ..Self::default() }
     }
 
     /// Note the host of each rank; `None` for ranks that are not judged by what is heard from others.
@@ -357,7 +333,6 @@ impl Liveness {
         let late = self.late_for(rank);
         if let Some(Some(pulse)) = self.peers.get_mut(rank) {
             pulse.is_heard(now, late);
-            pulse.extended = false;
         }
     }
 
@@ -391,9 +366,9 @@ impl Liveness {
         let Some(limit) = self.limit else { return Vec::new() };
         let last = self.ticked.replace(now).unwrap_or(now);
         let slept = sleeps(limit, last, now);
-        if slept {
-            self.stirred = self.stirred.map(|at| (at + now.saturating_duration_since(last)).min(now));
-        }
+        // Times before a sleep move up to it.
+        let awake = |at: Instant| if slept { (at + (now - last - limit / 10)).min(at.max(now)) } else { at };
+        self.stirred = self.stirred.map(awake);
         if self.stirred.is_some_and(|at| now.saturating_duration_since(at) >= UNBORN) {
             let late: Vec<usize> = self.met.iter().copied().collect();
             late.into_iter().for_each(|rank| self.begin(rank, now));
@@ -415,10 +390,8 @@ impl Liveness {
                 pulse.carried = pulse.carried.max(now);
                 continue;
             }
-            if slept && !std::mem::replace(&mut pulse.extended, true) {
-                pulse.is_heard(now, late);
-                pulse.carried = pulse.carried.max(now);
-            }
+            pulse.heard = awake(pulse.heard);
+            pulse.carried = awake(pulse.carried);
             let silence = pulse.silence(limit, late, heard_until);
             if silence >= limit {
                 *place = None;

@@ -1,7 +1,8 @@
 //! The graph in which the ranks of a large job watch each other, and what goes over it.
 //!
 //! Up to 64 ranks every pair has a control connection. Above, a rank connects only to its neighbours: those at distance 1, 2, 4, 8, ...
-//! on both sides of it, around the ring of the ranks that are there ([`flood`](crate::flood) has the same distances).
+//! on both sides of it, around the ring of the ranks that are there. Ranks that are known to be gone are stepped over. No number of them
+//! tears the ring, because the ranks beside a rank are always among its neighbours.
 //!
 //! ```text
 //!   256 ranks, as seen by 0:   1 2 4 8 16 32 64 128 and 255 254 252 248 240 224 192
@@ -30,9 +31,8 @@
 //! The graph closes over them. A beat later each rank finds its neighbours anew among those that are there, and connects to those that it
 //! lacks; the higher rank of a pair first. A rank where nobody listens has ended in good order: a death would have been told.
 //!
-//! Imports nothing but the distances.
+//! Imports nothing.
 
-use crate::{Note, Reason, flood::partners};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -50,6 +50,24 @@ const NEAR: usize = 16;
 const MANY: usize = 64;
 /// Cause of the loss of a rank whose process does not listen any more.
 pub(crate) const NOT_THERE: &str = "has ended";
+
+/// The partners of `mine` among the ranks that are `there`: the nearest one at distance 1, 2, 4, 8, ... on either side.
+fn partners(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut partners = Vec::new();
+    let mut distance = 1;
+    while distance < size {
+        for back in [false, true] {
+            let at = |d: usize| (mine + if back { size - d } else { d }) % size;
+            if let Some(partner) = (distance..size).map(at).find(|m| there(*m))
+                && !partners.contains(&partner)
+            {
+                partners.push(partner);
+            }
+        }
+        distance *= 2;
+    }
+    partners
+}
 
 /// The neighbours of `mine` among the ranks that are `there`: its partners, and those whose partner it is.
 pub(crate) fn around(mine: usize, size: usize, there: impl Fn(usize) -> bool) -> Vec<usize> {
@@ -80,14 +98,12 @@ pub fn overlay_neighbours(me: usize, size: usize) -> Vec<usize> {
 }
 
 /// State of the graph, as one rank knows it.
-#[derive(Debug)]
-pub(crate) struct Overlay<R: Reason> {
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
     pub(crate) me: usize,
     pub(crate) size: usize,
     /// Number of neighbours that have not connected yet, while the ranks meet.
-    missing: usize,
-    /// All news until then: those that connect later are told them.
-    news: Vec<Note<R>>,
+    pub(crate) missing: usize,
     /// The ranks to which this one has a connection.
     pub(crate) connected: BTreeSet<usize>,
     /// Number of news that this rank has sent.
@@ -190,32 +206,10 @@ impl NewsNumbers {
     }
 }
 
-impl<R: Reason> Overlay<R> {
+impl Overlay {
     pub(crate) fn new(me: usize, size: usize) -> Self {
         let missing = overlay_neighbours(me, size).len();
-        Self {
-            me,
-            size,
-            missing,
-            news: Vec::new(),
-            connected: BTreeSet::new(),
-            number: 0,
-            seen: BTreeMap::new(),
-            told: VecDeque::new(),
-            opened: VecDeque::new(),
-            lost: BTreeMap::new(),
-            out: vec![false; size],
-            outs: 0,
-            graph: None,
-            hearsay: BTreeSet::new(),
-            stirred: false,
-            silence: None,
-            rewire: None,
-            waiting: BTreeSet::new(),
-            dialing: BTreeMap::new(),
-            fresh: BTreeSet::new(),
-            tried: BTreeMap::new(),
-        }
+        Self { me, size, missing, out: vec![false; size], ..Self::default() }
     }
 
     /// Return whether news of this number from `origin` have not come before.
@@ -233,19 +227,6 @@ impl<R: Reason> Overlay<R> {
         }
         self.told.push_back(group_id);
         true
-    }
-
-    /// News go out to those that are connected; keep them for the others.
-    pub(crate) fn keep(&mut self, news: &Note<R>) {
-        if self.missing > 0 {
-            self.news.push(news.clone());
-        }
-    }
-
-    /// A neighbour has connected for the first time, or never will: what it has to be told.
-    pub(crate) fn meets(&mut self) -> Vec<Note<R>> {
-        self.missing = self.missing.saturating_sub(1);
-        if self.missing > 0 { self.news.clone() } else { std::mem::take(&mut self.news) }
     }
 
     /// The neighbour that leads to `target`; not back to `from`, unless it is the target.

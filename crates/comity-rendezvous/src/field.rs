@@ -1,6 +1,9 @@
 //! Values as fields of messages, and messages as lists of their fields: the same list writes a message and reads it.
 
-use crate::channel::{Malformed, Reader, Writer};
+use crate::{
+    channel::{Malformed, Reader, Writer},
+    transport::Card,
+};
 use std::{net::SocketAddr, time::Duration};
 
 /// A value that stands in messages.
@@ -92,9 +95,27 @@ by! {
     // A rank, or a number of ranks.
     usize: |v, w| w.u32(*v as u32), |r| Ok(r.u32()? as usize);
     String: |v, w| w.text(v), |r| r.text();
-    Vec<usize>: |v, w| w.ranks(v), |r| r.ranks();
     SocketAddr: |v, w| w.addr(*v), |r| r.addr();
+    Card: |v, w| v.put(w), |r| Self::take(r);
     Duration: |v, w| w.u64(v.as_nanos() as u64), |r| Ok(Self::from_nanos(r.u64()?));
+}
+
+/// The most values of a list; those beyond are left out.
+pub const MAX_LIST: usize = 2048;
+
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, w: &mut Writer) {
+        w.u16(self.len().min(MAX_LIST) as u16);
+        self.iter().take(MAX_LIST).for_each(|value| value.put(w));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let n = usize::from(r.u16()?);
+        if n > MAX_LIST {
+            return Err(Malformed);
+        }
+        (0..n).map(|_| T::take(r)).collect()
+    }
 }
 
 impl<T: Field> Field for Option<T> {

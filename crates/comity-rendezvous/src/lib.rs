@@ -44,7 +44,7 @@ use settings::{MeetingPoint, Protection};
 
 // The macro `fields` names them.
 pub use channel::{Malformed, Reader, Writer};
-pub use field::Field;
+pub use field::{Field, MAX_LIST};
 pub use listen::{OwnListeners, agree_on_secrecy, announce, facts};
 pub use pass_on::PassingOn;
 pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};

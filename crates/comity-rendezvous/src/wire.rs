@@ -5,6 +5,7 @@
 use crate::{
     Error, Field, JoinCause, JoinError, LinkKind, MAX_SIZE, Result,
     channel::{Malformed, Reader, Writer},
+    field::MAX_LIST,
     fields,
     transport::{Announced, Card, OwnAddr},
 };
@@ -81,13 +82,6 @@ pub struct Summons {
     pub addrs: Vec<SocketAddr>,
 }
 
-/// The most joiners that are told of.
-pub(crate) const MAX_JOINERS: usize = 1024;
-/// A joiner comes in nobody's place.
-const NO_PLACE: u32 = u32::MAX;
-/// The most addresses of a meeting's store.
-const MAX_ADDRS: usize = 16;
-
 impl Summons {
     /// The meeting that a plan announces, if it has joiners.
     pub fn of_plan(extra: &[u8]) -> Result<Option<Self>> {
@@ -108,8 +102,7 @@ impl Field for Summons {
         w.u32(self.rank);
         w.u32(self.size);
         w.u32(self.epoch);
-        w.u16(self.addrs.len().min(MAX_ADDRS) as u16);
-        self.addrs.iter().take(MAX_ADDRS).for_each(|at| w.addr(*at));
+        self.addrs.put(w);
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -117,41 +110,11 @@ impl Field for Summons {
         let rank = r.u32()?;
         let size = r.u32()?;
         let epoch = r.u32()?;
-        let n = usize::from(r.u16()?);
-        if n > MAX_ADDRS || rank >= size || size as usize > MAX_SIZE {
+        let addrs = Field::take(r)?;
+        if rank >= size || size as usize > MAX_SIZE {
             return Err(Malformed);
         }
-        let addrs = (0..n).map(|_| r.addr()).collect::<Result<_, _>>()?;
         Ok(Self { group_id, rank, size, epoch, addrs })
-    }
-}
-
-/// Numbers of joiners.
-impl Field for Vec<u64> {
-    fn put(&self, w: &mut Writer) {
-        w.u16(self.len().min(MAX_JOINERS) as u16);
-        self.iter().take(MAX_JOINERS).for_each(|id| w.u64(*id));
-    }
-
-    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let n = usize::from(r.u16()?);
-        if n > MAX_JOINERS {
-            return Err(Malformed);
-        }
-        (0..n).map(|_| r.u64()).collect()
-    }
-}
-
-/// Codec of a joiner's place.
-mod place {
-    use super::{Malformed, NO_PLACE, Reader, Writer};
-
-    pub(super) fn put(place: &Option<u32>, w: &mut Writer) {
-        w.u32(place.unwrap_or(NO_PLACE));
-    }
-
-    pub(super) fn take(r: &mut Reader<'_>) -> Result<Option<u32>, Malformed> {
-        Ok(Some(r.u32()?).filter(|place| *place != NO_PLACE))
     }
 }
 
@@ -191,51 +154,28 @@ pub enum FromStore {
     },
 }
 
-impl Field for Facts {
-    fn put(&self, w: &mut Writer) {
-        self.card.put(w);
-        w.text(&self.host);
-        w.u32(self.pid);
-        w.u64(self.process);
-        w.u8(u8::from(self.sealed) | u8::from(self.ring) << 1);
-        w.u32(self.silence);
-    }
-
-    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let card = Card::take(r)?;
-        let host = r.text()?;
-        let pid = r.u32()?;
-        let process = r.u64()?;
-        let wishes = r.u8()?;
-        let silence = r.u32()?;
-        if wishes > 3 {
-            return Err(Malformed);
-        }
-        Ok(Self { card, host, pid, process, silence, sealed: wishes & 1 != 0, ring: wishes & 2 != 0 })
-    }
-}
-
 /// Reason for which ranks do not meet; which address somebody else tried means nothing to others.
 impl Field for JoinError {
     fn put(&self, w: &mut Writer) {
         w.u8(JoinCause::ALL.iter().position(|c| *c == self.cause).unwrap_or_default() as u8);
-        w.ranks(&self.ranks);
+        self.ranks.put(w);
         w.text(&self.to_string());
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let cause = *JoinCause::ALL.get(usize::from(r.u8()?)).ok_or(Malformed)?;
-        let ranks = r.ranks()?;
+        let ranks: Vec<usize> = Field::take(r)?;
         Ok(Self::new(r.text()?).of(ranks).because(cause))
     }
 }
 
+fields!(Field: Facts { card, host, pid, process, ring, sealed, silence });
 fields!(Field: enum ToStore {
     1 Join { rank, size, patience, facts },
     2 Ready,
     3 Failed { why },
     4 Vote { world, group_id, message },
-    5 Wait { host, pid, place: place },
+    5 Wait { host, pid, place },
     6 Summon { joiners, to },
     7 Decline { joiners, why },
 });
@@ -249,14 +189,12 @@ fields!(Field: enum FromStore {
     7 Summoned { to },
 });
 
-/// The most stretches of ranks in a list.
-const MAX_STRETCHES: usize = 2048;
 /// The most bytes that the library adds to a plan.
 const MAX_EXTRA: usize = 20 * 1024;
 
 /// Returns true if a plan of these members can be told: they lie in few enough stretches.
 pub fn can_be_told(members: &[usize]) -> bool {
-    stretches(members).len() <= MAX_STRETCHES
+    stretches(members).len() <= MAX_LIST
 }
 
 /// Stretches of successive ranks: the first of each, and how many.
@@ -293,30 +231,12 @@ fields!(Field: enum Refusal {
 });
 fields!(Field: Terms { fewest, rule });
 fields!(Field: Ballot { round, by });
-
-impl Field for Rule {
-    fn put(&self, w: &mut Writer) {
-        (*self == Self::Store).put(w);
-    }
-
-    fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(if r.flag()? { Self::Store } else { Self::Majority })
-    }
-}
+fields!(Field: enum Rule { 0 Majority, 1 Store });
 
 impl Field for Plan {
     fn put(&self, w: &mut Writer) {
-        let all = stretches(&self.members);
-        w.u16(all.len().min(MAX_STRETCHES) as u16);
-        for (first, n) in all.into_iter().take(MAX_STRETCHES) {
-            w.u32(first as u32);
-            w.u32(n as u32);
-        }
-        w.u16(self.left.len() as u16);
-        for (member, why) in &self.left {
-            w.u32(*member as u32);
-            w.text(why);
-        }
+        stretches(&self.members).put(w);
+        self.left.put(w);
         let extra = self.extra.get(..self.extra.len().min(MAX_EXTRA)).unwrap_or_default();
         w.u16(extra.len() as u16);
         w.0.extend(extra);
@@ -325,13 +245,7 @@ impl Field for Plan {
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut members = Vec::new();
         let mut end = None;
-        let n = r.u16()?;
-        if usize::from(n) > MAX_STRETCHES {
-            return Err(Malformed);
-        }
-        for _ in 0..n {
-            let first = r.u32()? as usize;
-            let n = r.u32()? as usize;
+        for (first, n) in <Vec<(usize, usize)>>::take(r)? {
             // In order, none twice, with a gap between two stretches, and no more than a job has.
             if end.is_some_and(|end| first <= end) || n == 0 || first > MAX_SIZE || n > MAX_SIZE - first {
                 return Err(Malformed);
@@ -339,10 +253,7 @@ impl Field for Plan {
             members.extend(first..first + n);
             end = Some(first + n);
         }
-        let mut left = Vec::new();
-        for _ in 0..r.u16()? {
-            left.push((r.u32()? as usize, r.text()?));
-        }
+        let left = Field::take(r)?;
         let extra = r.slice(MAX_EXTRA)?.to_vec();
         Ok(Self { members, left, extra })
     }

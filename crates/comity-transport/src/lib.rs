@@ -2,7 +2,7 @@
 //!
 //! A folder holds all that is known of its transport: what a rank announces of it, which pairs it leads to, how the higher rank of a
 //! pair connects and the lower one accepts, its settings, what `comity info` prints, and the [`Link`] itself. To add one, write
-//! `src/NAME/mod.rs` with a type that implements [`Transport`], and add its line to the table at the end of this file.
+//! `src/NAME/mod.rs` with a type that implements [`Transport`], and add its line to the table in this file.
 //! [`LinkKind`], `COMITY_LINKS`, the rendezvous, the judge of connections and `comity info` then have it.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!                       find            whether this process can use it; announce: what the others hear of it
 //!   when they have met  meet            what the others announced
 //!   for each pair       leads           whether it leads there; the first one in the table that does is tried, then the next
-//!     the higher rank   connect         Connected::Link, or Soon: attach when the stream is readable, or Not, and why
+//!     the higher rank   connect         Connected::Link, or Not, and why
 //!     the lower rank    accept          when all connections of the link have come
 //! ```
 //! The maker of links fills in the way to connect and to wait ([`Connector`]); a transport knows nothing of groups, failures or the store.
@@ -26,14 +26,11 @@ mod card;
 pub mod conformance;
 mod link;
 mod socket;
-#[macro_use]
-mod table;
 
 pub use address_book::AddressBook;
 pub use candidates::{Candidate, Candidates, InterfaceRules};
 pub use card::{Announced, Card, MAX_ADDRS, OwnAddr, Pair};
 pub use link::{Interest, Lending, Link, LinkError, LinkProgress, LinkProperties, NAP, SMALL_WANT, Stays};
-pub use table::{Kinds, Transports};
 #[cfg(fuzzing)]
 pub use tcp::fuzz::frame;
 
@@ -106,12 +103,6 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Make a link with the lower rank of a pair.
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt;
 
-    /// Make the link that [`Connected::Soon`] promised, from a stream that is readable: the lower rank has sent what the link is made of, such
-    /// as a descriptor.
-    fn attach(&self, _: Stream) -> NewLink {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     /// Make a link with the higher rank of a pair, which has made all its connections. [`Connected::Not`]: it will come another way.
     fn accept(&self, pair: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt;
 }
@@ -153,22 +144,11 @@ pub type NewLink = io::Result<Box<dyn Link>>;
 pub type Connection = (Stream, Sealing);
 
 /// Result of trying to make a link.
+#[derive(Debug)]
 pub enum Connected {
     Link(NewLink),
-    /// To be [attached](Transport::attach) when it is readable.
-    Soon(Stream),
     /// None this way, for this reason; the next transport may do.
     Not(String),
-}
-
-impl fmt::Debug for Connected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Link(made) => write!(f, "Link({:?})", made.as_ref().map(|_| ())),
-            Self::Soon(_) => f.write_str("Soon(..)"),
-            Self::Not(why) => write!(f, "Not({why:?})"),
-        }
-    }
 }
 
 /// Result of a try to make a link.
@@ -182,21 +162,24 @@ pub struct Missed {
     pub miss: Miss,
 }
 
-/// Connect to the lower rank of a pair over the socket of their host; why not, where another transport may do.
-pub fn dial_within_host(
+/// Make a link over a connection to the lower rank of a pair, at the socket of their host.
+pub(crate) fn connect_within_host(
     pair: &Pair<'_>,
     connector: &dyn Connector,
-) -> Result<Result<UnixStream, String>, Missed> {
+    make: impl FnOnce(UnixStream) -> NewLink,
+) -> Attempt {
     match connector.dial(Target::Unix(pair.theirs.unix.clone()), 0, 1) {
-        Ok((Stream::Unix(stream), _)) => Ok(Ok(stream)),
-        Ok((Stream::Tcp(_), _)) => Ok(Err("its host's socket is none".into())),
-        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => Ok(Err(miss.to_string())),
+        Ok((Stream::Unix(stream), _)) => Ok(Connected::Link(make(stream))),
+        Ok((Stream::Tcp(_), _)) => Ok(Connected::Not("its host's socket is none".into())),
+        Err(miss @ (Miss::Nowhere(_) | Miss::Refused(Refusal::No(_)))) => {
+            Ok(Connected::Not(miss.to_string()))
+        }
         Err(miss) => Err(Missed { at: "its socket on this host".into(), miss }),
     }
 }
 
 /// The connection over the socket of their host with which the higher rank of a pair came.
-pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
+pub(crate) fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected> {
     let mut streams = connections.into_iter().filter_map(|(stream, _)| match stream {
         Stream::Unix(stream) => Some(stream),
         Stream::Tcp(_) => None,
@@ -205,7 +188,7 @@ pub fn within_host(connections: Vec<Connection>) -> Result<UnixStream, Connected
 }
 
 /// Returns `comity info`'s report on a transport that leads to the ranks of this host.
-pub fn info_of_host(seen: Seen<'_>) -> TransportInfo {
+pub(crate) fn info_of_host(seen: Seen<'_>) -> TransportInfo {
     let name = seen("COMITY_HOST").map_or_else(String::new, |h| format!(" (those that say COMITY_HOST={h})"));
     TransportInfo { works: true, why: format!("with ranks of this host{name}"), devices: Vec::new() }
 }
@@ -278,6 +261,111 @@ pub struct TransportInfo {
 /// A device: its name, and its address or why it cannot be used.
 pub type DeviceNote = (String, Result<String, String>);
 
+/// Makes a module, a [`LinkKind`] and settings of each line of the table in `lib.rs`.
+macro_rules! transports {
+    ($($folder:ident => $Kind:ident = $wire:literal, $name:literal, $medium:literal: $about:literal;)*) => {
+        $(pub mod $folder;)*
+
+        /// The kind of a link between two ranks: which medium carries its bytes.
+        ///
+        /// ```
+        /// use comity::LinkKind;
+        ///
+        /// assert_eq!(LinkKind::Shm.name(), "shm");
+        /// assert_eq!(LinkKind::from_name("tcp"), Some(LinkKind::Tcp));
+        /// assert_eq!(LinkKind::Rdma.to_string(), "rdma");
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum LinkKind {
+            $(#[doc = $about] $Kind,)*
+            /// Whatever MPI chose.
+            Mpi,
+        }
+
+        impl LinkKind {
+            /// Kinds of the table, in the order in which pairs prefer them.
+            pub const LISTED: &'static [Self] = &[$(Self::$Kind,)*];
+
+            /// The name in reports, flags and variables.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $name,)*
+                    Self::Mpi => "mpi",
+                }
+            }
+
+            /// The medium, as it stands in sentences.
+            pub const fn medium(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $medium,)*
+                    Self::Mpi => "MPI",
+                }
+            }
+
+            /// The number of a listed kind between processes.
+            pub const fn wire(self) -> Option<u8> {
+                match self {
+                    $(Self::$Kind => Some($wire),)*
+                    Self::Mpi => None,
+                }
+            }
+
+            /// Returns the properties that hold everywhere, if it is listed.
+            pub fn about(self) -> Option<About> {
+                match self {
+                    $(Self::$Kind => Some(<$folder::$Kind as Transport>::about()),)*
+                    Self::Mpi => None,
+                }
+            }
+        }
+
+        /// Settings of each transport that users may choose.
+        #[derive(Clone, Debug, Default)]
+        pub struct TransportSettings {
+            $(pub(crate) $folder: <$folder::$Kind as Transport>::Settings,)*
+        }
+
+        impl TransportSettings {
+            /// Take what variables say.
+            pub fn read(&mut self, vars: &dyn Variables) -> Result<()> {
+                $(<$folder::$Kind as Transport>::read(&mut self.$folder, vars)?;)*
+                Ok(())
+            }
+
+            /// Checks the settings, in a job of `size` ranks.
+            pub fn check(&self, size: usize) -> Result<()> {
+                $(<$folder::$Kind as Transport>::check(&self.$folder, size)?;)*
+                Ok(())
+            }
+
+            /// Returns `comity info`'s report on a kind that is listed.
+            pub fn note(&self, kind: LinkKind, seen: Seen<'_>) -> Option<TransportInfo> {
+                match kind {
+                    $(LinkKind::$Kind => Some(<$folder::$Kind as Transport>::note(&self.$folder, seen)),)*
+                    LinkKind::Mpi => None,
+                }
+            }
+        }
+
+        impl Transports {
+            /// Finds the transports of the `allowed` kinds that this process can use.
+            pub fn find(allowed: Kinds, settings: &TransportSettings, job: &JobInfo) -> Result<Self> {
+                let mut all = Self::default();
+                $(if allowed.has(LinkKind::$Kind)
+                    && let Some(found) = <$folder::$Kind as Transport>::find(&settings.$folder, job)?
+                {
+                    all.0.push((LinkKind::$Kind, Box::new(found)));
+                })*
+                Ok(all)
+            }
+        }
+
+        #[cfg(test)]
+        const FOLDERS: &[&str] = &[$(stringify!($folder),)*];
+    };
+}
+
 // In the order in which pairs prefer them: folder => kind = number on the wire, word in settings, medium in sentences: documentation. The type
 // in the folder that is the transport has the kind's name. The next number is 5 (whoever takes it writes
 // the next one here); one that was given away is never another's.
@@ -287,4 +375,115 @@ transports! {
     unix => Unix = 4, "unix", "Unix sockets": "Processes of one host, over Unix sockets.";
     verbs => Rdma = 3, "rdma", "RDMA": "RDMA verbs: InfiniBand, RoCE, Thunderbolt.";
     tcp => Tcp = 2, "tcp", "TCP": "TCP connections.";
+}
+
+impl LinkKind {
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::LISTED.iter().copied().chain([Self::Mpi]).find(|k| k.name() == name)
+    }
+
+    /// The listed kind of this number.
+    pub fn from_wire(wire: u8) -> Option<Self> {
+        Self::LISTED.iter().copied().find(|k| k.wire() == Some(wire))
+    }
+
+    /// Returns the kinds that link processes, so that users may choose among them.
+    pub fn choices() -> impl Iterator<Item = Self> {
+        Self::LISTED.iter().copied().filter(|k| k.about().is_some_and(|a| a.between_processes))
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Some of the listed kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u32);
+
+impl Kinds {
+    /// Returns the kinds that pairs may use where no user has chosen.
+    pub fn usual() -> Self {
+        LinkKind::choices().filter(|k| k.about().is_some_and(|a| a.by_default)).collect()
+    }
+
+    pub fn has(self, kind: LinkKind) -> bool {
+        kind.wire().is_some_and(|n| self.0 >> n & 1 == 1)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = LinkKind> {
+        LinkKind::LISTED.iter().copied().filter(move |k| self.has(*k))
+    }
+}
+
+impl FromIterator<LinkKind> for Kinds {
+    fn from_iter<I: IntoIterator<Item = LinkKind>>(kinds: I) -> Self {
+        Self(kinds.into_iter().filter_map(LinkKind::wire).fold(0, |set, n| set | 1 << n))
+    }
+}
+
+/// Transports that a process has opened, in the table's order.
+#[derive(Debug, Default)]
+pub struct Transports(Vec<(LinkKind, Box<dyn Transport>)>);
+
+impl Transports {
+    /// Returns their announcement to the others.
+    pub fn announce(&self) -> Announced {
+        self.0.iter().map(|(kind, t)| (*kind, t.announce())).collect()
+    }
+
+    /// All have met.
+    pub fn meet(&mut self, me: usize, cards: &[Card]) {
+        self.0.iter_mut().for_each(|(_, t)| t.meet(me, cards));
+    }
+
+    pub fn kinds(&self) -> Kinds {
+        self.0.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    pub fn get(&self, kind: LinkKind) -> Option<&dyn Transport> {
+        self.0.iter().find(|(k, _)| *k == kind).map(|(_, t)| &**t)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (LinkKind, &dyn Transport)> {
+        self.0.iter().map(|(kind, t)| (*kind, &**t))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_every_folder() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let mut there: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|f| f.unwrap().path())
+            .filter(|f| f.join("mod.rs").exists())
+            .map(|f| f.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        let mut listed: Vec<_> = FOLDERS.iter().map(|f| (*f).to_owned()).collect();
+        there.sort();
+        listed.sort();
+        assert_eq!(there, listed, "a folder in {folder} without its line in the table does nothing");
+    }
+
+    #[test]
+    fn words_and_numbers_are_one_kind_each() {
+        for &kind in LinkKind::LISTED {
+            assert_eq!(LinkKind::from_name(kind.name()), Some(kind));
+            assert_eq!(kind.wire().and_then(LinkKind::from_wire), Some(kind));
+            assert_eq!(Kinds::from_iter([kind]).iter().collect::<Vec<_>>(), [kind]);
+        }
+        assert_eq!(LinkKind::from_name("mpi"), Some(LinkKind::Mpi));
+        assert!(Kinds::from_iter([LinkKind::Mpi]).is_empty() && LinkKind::from_wire(u8::MAX).is_none());
+    }
 }

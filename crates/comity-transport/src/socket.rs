@@ -1,4 +1,4 @@
-//! Moves over a connected stream socket of any family, which never block.
+//! Moves over a connected stream socket of any family, which never block, and the buffer of what was read ahead.
 
 use super::LinkError;
 use rustix::{
@@ -45,4 +45,72 @@ fn ended(e: Errno) -> LinkError {
         Errno::CONNRESET => format!("reset its connection: {e}"),
         e => format!("lost its connection: {e}"),
     })
+}
+
+/// Bytes read from a connection ahead of their use: a header, or bytes to lend.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(super) fn new(len: usize) -> Self {
+        // Zeroed memory comes untouched from the system, so what is never read into costs nothing.
+        Self { bytes: vec![0; len].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// The first `n` unread bytes, which are there.
+    pub(super) fn front(&mut self, n: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + n]
+    }
+
+    pub(super) fn pass(&mut self, n: usize) {
+        self.start += n;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.start = 0;
+        self.end = 0;
+    }
+
+    /// Room for up to `n` more bytes behind the unread ones.
+    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
+        // In the clear less than a header or a small want is unread then: moving that costs nothing. Sealed, it is part of a frame.
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let until = self.bytes.len().min(self.end.saturating_add(n));
+        &mut self.bytes[self.end..until]
+    }
+
+    /// Add what fits of `bytes`; how many.
+    pub(super) fn extend(&mut self, bytes: &[u8]) -> usize {
+        let room = self.room(bytes.len());
+        let n = room.len();
+        room.copy_from_slice(&bytes[..n]);
+        self.grow(n);
+        n
+    }
+
+    /// `n` bytes came into the room.
+    pub(super) fn grow(&mut self, n: usize) {
+        self.end += n;
+    }
+
+    /// Room for what is missing of `whole` bytes; unread bytes move only if they must.
+    pub(super) fn room_for(&mut self, whole: usize) -> &mut [u8] {
+        if self.bytes.len() - self.start < whole {
+            return self.room(whole.saturating_sub(self.end - self.start));
+        }
+        &mut self.bytes[self.end..self.start + whole]
+    }
 }

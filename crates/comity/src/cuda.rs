@@ -68,7 +68,7 @@ impl Cuda {
     /// # Errors
     /// [`ErrorKind::Library`](crate::ErrorKind::Library) when the device has no memory left.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
-        Ok(Buffer { cuda: self.clone(), memory: self.device.alloc(len)?, len })
+        Ok(Buffer { cuda: self.clone(), memory: self.device.alloc(len, None)?, len })
     }
 
     /// Wait until all that was put on the stream is done.

@@ -12,25 +12,7 @@ use std::{
 };
 
 type Code = c_int;
-
-/// A context, a stream or an event.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(transparent)]
-struct Handle(*mut c_void);
-
-// SAFETY: all of them may be used from any thread; each thread makes a context current for itself.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-impl Handle {
-    /// Stands for none until the driver writes another.
-    const NONE: Self = Self(ptr::null_mut());
-
-    fn of(stream: StreamId) -> Self {
-        Self(ptr::with_exposed_provenance_mut(stream))
-    }
-}
+type Handle = *mut c_void;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
@@ -140,6 +122,11 @@ pub struct CudaContext {
     context: Handle,
 }
 
+// SAFETY: contexts may be used from any thread; each thread makes it current for itself.
+unsafe impl Send for CudaContext {}
+// SAFETY: as above.
+unsafe impl Sync for CudaContext {}
+
 /// A stream's address, as views carry it.
 pub type StreamId = usize;
 
@@ -152,7 +139,7 @@ impl CudaContext {
             return Err(unavailable(format!("there is no device {ordinal}: this process sees {n}, from 0")));
         }
         let mut device = 0;
-        let mut context = Handle::NONE;
+        let mut context = ptr::null_mut();
         // SAFETY: each writes what it returns. The context is retained for as long as the process lives.
         unsafe {
             cuda.ok((cuda.call.device_get)(&mut device, ordinal as c_int), "cuDeviceGet")?;
@@ -188,7 +175,7 @@ impl CudaContext {
 
     /// Run `f` with this device current on this thread; what was current before is current again after it.
     pub fn within<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        let mut before = Handle::NONE;
+        let mut before = ptr::null_mut();
         // SAFETY: writes one handle; the context lives as long as the process.
         unsafe {
             self.ok((self.cuda.call.get_current)(&mut before), "cuCtxGetCurrent")?;
@@ -208,34 +195,44 @@ impl CudaContext {
         self.cuda.ok(code, what)
     }
 
-    /// Call the driver with this device current.
-    fn call(&self, what: &str, f: impl FnOnce(&Functions) -> Code) -> Result<()> {
-        self.within(|| self.ok(f(&self.cuda.call), what))
+    /// Has the driver make something, which it writes to the place of `at`.
+    fn own<T: Copy>(
+        &self,
+        what: &str,
+        mut at: T,
+        make: impl FnOnce(&Functions, &mut T) -> Code,
+        give_back: fn(&Functions, T) -> Code,
+    ) -> Result<Owned<T>> {
+        self.within(|| self.ok(make(&self.cuda.call, &mut at), what))?;
+        Ok(Owned { device: *self, at, give_back })
     }
 
-    /// Device memory of `len` bytes (at least 1).
-    pub fn alloc(&self, len: usize) -> Result<DeviceMemory> {
-        let mut at = 0;
-        // SAFETY: writes one address.
-        self.call("cuMemAlloc", |call| unsafe { (call.alloc)(&mut at, len.max(1)) })?;
-        Ok(DeviceMemory { device: *self, at, stream: None })
-    }
-
-    /// Device memory for work on `stream`, given back when the work on it so far is done.
-    pub fn alloc_on(&self, len: usize, stream: StreamId) -> Result<DeviceMemory> {
-        let mut at = 0;
-        let s = Handle::of(stream);
+    /// Device memory of `len` bytes (at least 1); for work on a stream, to be given back when the work on it so far is done.
+    pub fn alloc(&self, len: usize, stream: Option<StreamId>) -> Result<DeviceMemory> {
+        let what = if stream.is_some() { "cuMemAllocAsync" } else { "cuMemAlloc" };
+        let at: (u64, Option<Handle>) = (0, stream.map(ptr::with_exposed_provenance_mut));
         // SAFETY: writes one address; the stream is the caller's, and lives.
-        self.call("cuMemAllocAsync", |call| unsafe { (call.alloc_async)(&mut at, len.max(1), s) })?;
-        Ok(DeviceMemory { device: *self, at, stream: Some(stream) })
+        let make = |call: &Functions, (at, stream): &mut (u64, Option<Handle>)| unsafe {
+            match *stream {
+                Some(stream) => (call.alloc_async)(at, len.max(1), stream),
+                None => (call.alloc)(at, len.max(1)),
+            }
+        };
+        // SAFETY: as `Owned` says.
+        let free = |call: &Functions, (at, stream): (u64, Option<Handle>)| unsafe {
+            stream.map_or_else(|| (call.free)(at), |stream| (call.free_async)(at, stream))
+        };
+        Ok(DeviceMemory(self.own(what, at, make, free)?))
     }
 
     /// Page-locked host memory.
     pub fn pinned(&self, len: usize) -> Result<PinnedMemory> {
-        let mut at = ptr::null_mut();
         // SAFETY: writes one address.
-        self.call("cuMemAllocHost", |call| unsafe { (call.alloc_host)(&mut at, len.max(1)) })?;
-        Ok(PinnedMemory { device: *self, at, len })
+        let make = |call: &Functions, at: &mut _| unsafe { (call.alloc_host)(at, len.max(1)) };
+        // SAFETY: as `Owned` says.
+        let owned =
+            self.own("cuMemAllocHost", ptr::null_mut(), make, |call, at| unsafe { (call.free_host)(at) })?;
+        Ok(PinnedMemory(owned, len))
     }
 
     /// Copy, in the order of `stream`, between any two places that CUDA knows.
@@ -246,140 +243,114 @@ impl CudaContext {
         if len == 0 {
             return Ok(());
         }
-        let s = Handle::of(stream);
-        // SAFETY: the caller's promise.
-        self.call("cuMemcpyAsync", |call| unsafe { (call.copy_async)(dst as u64, src as u64, len, s) })
+        let s = ptr::with_exposed_provenance_mut(stream);
+        self.within(|| {
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.cuda.call.copy_async)(dst as u64, src as u64, len, s) };
+            self.ok(code, "cuMemcpyAsync")
+        })
     }
 
     /// A stream of our own, which does not wait for the default stream.
     pub fn stream(&self) -> Result<CudaStream> {
-        let mut at = Handle::NONE;
         // SAFETY: writes one handle.
-        self.call("cuStreamCreate", |call| unsafe { (call.stream_create)(&mut at, NON_BLOCKING) })?;
-        Ok(CudaStream { device: *self, at })
+        let make = |call: &Functions, at: &mut _| unsafe { (call.stream_create)(at, NON_BLOCKING) };
+        // SAFETY: as `Owned` says; CUDA ends it when its work is done.
+        let end = |call: &Functions, at| unsafe { (call.stream_destroy)(at) };
+        Ok(CudaStream(self.own("cuStreamCreate", ptr::null_mut(), make, end)?))
     }
 
     /// A mark at the end of what is on `stream` so far.
     pub fn mark(&self, stream: StreamId) -> Result<Mark> {
-        let mut at = Handle::NONE;
         // SAFETY: writes one handle.
-        self.call("cuEventCreate", |call| unsafe { (call.event_create)(&mut at, NO_TIMING) })?;
-        Mark { device: *self, at }.again(stream)
+        let make = |call: &Functions, at: &mut _| unsafe { (call.event_create)(at, NO_TIMING) };
+        // SAFETY: as `Owned` says; CUDA keeps what it still needs of it.
+        let end = |call: &Functions, at| unsafe { (call.event_destroy)(at) };
+        Mark(self.own("cuEventCreate", ptr::null_mut(), make, end)?).again(stream)
     }
 }
 
-/// Memory of a device.
+/// Something that the driver made. It goes back once: on drop.
 #[derive(Debug)]
-pub struct DeviceMemory {
+struct Owned<T: Copy> {
     device: CudaContext,
-    at: u64,
-    /// Given back in this stream's order.
-    stream: Option<StreamId>,
+    at: T,
+    /// Called once, and nothing uses it after that but work that is on a stream already.
+    give_back: fn(&Functions, T) -> Code,
 }
+
+// SAFETY: what the driver makes may be used from any thread.
+unsafe impl<T: Copy> Send for Owned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy> Sync for Owned<T> {}
+
+impl<T: Copy> Drop for Owned<T> {
+    fn drop(&mut self) {
+        let _ = self.device.within(|| Ok((self.give_back)(&self.device.cuda.call, self.at)));
+    }
+}
+
+/// Memory of a device, and the stream in whose order it is given back.
+#[derive(Debug)]
+pub struct DeviceMemory(Owned<(u64, Option<Handle>)>);
 
 impl DeviceMemory {
     pub fn addr(&self) -> usize {
-        self.at as usize
+        self.0.at.0 as usize
     }
 }
 
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        let call = &self.device.cuda.call;
-        let _ = self.device.within(|| {
-            // SAFETY: allocated here, and not used after this but by work that is on the stream already.
-            unsafe {
-                match self.stream {
-                    Some(s) => (call.free_async)(self.at, Handle::of(s)),
-                    None => (call.free)(self.at),
-                }
-            };
-            Ok(())
-        });
-    }
-}
-
-/// Page-locked host memory.
+/// Page-locked host memory, of so many bytes.
 #[derive(Debug)]
-pub struct PinnedMemory {
-    device: CudaContext,
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: plain memory with one owner.
-unsafe impl Send for PinnedMemory {}
+pub struct PinnedMemory(Owned<*mut u8>, usize);
 
 impl PinnedMemory {
     pub fn addr(&self) -> usize {
-        self.at.expose_provenance()
+        self.0.at.expose_provenance()
     }
 
     /// The bytes. No copy to or from them may be under way.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes that this alone owns; CUDA hands out zeroed or initialised pages, and any byte is a `u8`.
-        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
-    }
-}
-
-impl Drop for PinnedMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated here, and not used after this.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.free_host)(self.at) }));
+        // SAFETY: so many bytes that this alone owns; CUDA hands out zeroed or initialised pages, and any byte is a `u8`.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at, self.1) }
     }
 }
 
 /// A stream of our own.
 #[derive(Debug)]
-pub struct CudaStream {
-    device: CudaContext,
-    at: Handle,
-}
+pub struct CudaStream(Owned<Handle>);
 
 impl CudaStream {
     pub fn id(&self) -> StreamId {
-        self.at.0.expose_provenance()
-    }
-}
-
-impl Drop for CudaStream {
-    fn drop(&mut self) {
-        // SAFETY: created here; CUDA ends it when its work is done.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.stream_destroy)(self.at) }));
+        self.0.at.expose_provenance()
     }
 }
 
 /// A point in a stream.
 #[derive(Debug)]
-pub struct Mark {
-    device: CudaContext,
-    at: Handle,
-}
+pub struct Mark(Owned<Handle>);
 
 impl Mark {
     /// The same, at the end of what is on `stream` so far; it has been passed before.
     pub fn again(self, stream: StreamId) -> Result<Self> {
-        let s = Handle::of(stream);
-        // SAFETY: the event was created here; the stream is that of a call's views, which promise that it lives.
-        self.device.call("cuEventRecord", |call| unsafe { (call.event_record)(self.at, s) })?;
+        let device = self.0.device;
+        let s = ptr::with_exposed_provenance_mut(stream);
+        device.within(|| {
+            // SAFETY: the event was created here; the stream is that of a call's views, which promise that it lives.
+            device.ok(unsafe { (device.cuda.call.event_record)(self.0.at, s) }, "cuEventRecord")
+        })?;
         Ok(self)
     }
 
     /// Returns true if the stream has passed the mark.
     pub fn is_passed(&self) -> Result<bool> {
-        self.device.within(|| {
+        let device = self.0.device;
+        device.within(|| {
             // SAFETY: created here.
-            match unsafe { (self.device.cuda.call.event_query)(self.at) } {
+            match unsafe { (device.cuda.call.event_query)(self.0.at) } {
                 NOT_READY => Ok(false),
-                code => self.device.ok(code, "cuEventQuery").map(|()| true),
+                code => device.ok(code, "cuEventQuery").map(|()| true),
             }
         })
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        // SAFETY: created here; CUDA keeps what it still needs of it.
-        let _ = self.device.within(|| Ok(unsafe { (self.device.cuda.call.event_destroy)(self.at) }));
     }
 }

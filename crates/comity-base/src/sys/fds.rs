@@ -1,9 +1,7 @@
 //! Passing a descriptor to another process over a Unix socket.
 
-use super::poll_until;
 use rustix::{
-    event::{PollFd, PollFlags},
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -16,7 +14,6 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
-    time::{Duration, Instant},
 };
 
 /// The byte that carries a descriptor: a message needs one.
@@ -31,18 +28,9 @@ const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 #[cfg(not(target_os = "linux"))]
 const SEND: SendFlags = SendFlags::DONTWAIT;
 
-/// Send `fd` within `limit`. Works on blocking and non-blocking streams.
-pub fn send_fd(stream: &UnixStream, fd: &impl AsFd, limit: Duration) -> io::Result<()> {
-    let until = Instant::now() + limit;
-    loop {
-        match send_byte_with(stream, CARRIER, fd) {
-            Ok(()) => return Ok(()),
-            Err(Errno::INTR) => {}
-            // WAIT(until): room for a descriptor, to the deadline of who calls
-            Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, until)?,
-            Err(e) => return Err(e.into()),
-        }
-    }
+/// Send `fd` over a stream that has room, as a fresh one does.
+pub fn send_fd(stream: &UnixStream, fd: &impl AsFd) -> io::Result<()> {
+    Ok(send_byte_with(stream, CARRIER, fd)?)
 }
 
 /// Send `byte` with `fd` if there is room now.
@@ -77,45 +65,30 @@ fn receive(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>
     Ok((got.bytes, fds, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Receive one descriptor within `limit`; close-on-exec. Works on blocking and non-blocking streams. `EMFILE` if this process may
-/// have no more of them; the one that was sent is lost then.
+/// Take the descriptor that [`send_fd`] has sent; close-on-exec. Works on blocking and non-blocking streams, and does not wait. `EMFILE` if this
+/// process may have no more of them; the one that was sent is lost then.
 ///
 /// Reads one byte and no more, so what follows on the stream stays there.
-pub fn recv_fd(stream: &UnixStream, limit: Duration) -> io::Result<OwnedFd> {
-    let until = Instant::now() + limit;
-    loop {
-        let mut byte = [0];
-        let (fds, is_cut) = match receive(stream, &mut byte) {
-            Ok((0, ..)) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
-            }
-            Ok((_, fds, is_cut)) => (fds, is_cut),
-            Err(Errno::INTR) => continue,
-            Err(Errno::AGAIN) => {
-                // WAIT(until): a descriptor from a peer, to the deadline of who calls
-                wait(stream, PollFlags::IN, until)?;
-                continue;
-            }
-            Err(e) => return Err(e.into()),
-        };
-        // The system leaves out what this process has no room for (or, if a security module says so, may not have), and says no
-        // more than that something is missing.
-        if fds.is_empty() && is_cut {
-            return Err(Errno::MFILE.into());
+pub fn recv_fd(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let (fds, is_cut) = match retry_on_intr(|| receive(stream, &mut byte)) {
+        Ok((0, ..)) => {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed its connection"));
         }
-        return match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([fd]) if !is_cut && byte == [CARRIER] => Ok(fd),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer")),
-        };
+        Ok((_, fds, is_cut)) => (fds, is_cut),
+        Err(Errno::AGAIN) => {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time"));
+        }
+        Err(e) => return Err(e.into()),
+    };
+    // The system leaves out what this process has no room for (or, if a security module says so, may not have), and says no
+    // more than that something is missing.
+    if fds.is_empty() && is_cut {
+        return Err(Errno::MFILE.into());
     }
-}
-
-fn wait(stream: &UnixStream, flags: PollFlags, until: Instant) -> io::Result<()> {
-    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), flags)];
-    // WAIT(until): to the deadline of who calls
-    match poll_until(&mut fds, Some(until))? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")),
-        _ => Ok(()),
+    match <[OwnedFd; 1]>::try_from(fds) {
+        Ok([fd]) if !is_cut && byte == [CARRIER] => Ok(fd),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected one descriptor from the peer")),
     }
 }
 
@@ -136,8 +109,6 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    const SOON: Duration = Duration::from_millis(50);
-
     #[test]
     fn a_descriptor_crosses_and_works() {
         for blocking in [true, false] {
@@ -145,10 +116,10 @@ mod tests {
             a.set_nonblocking(!blocking).unwrap();
             b.set_nonblocking(!blocking).unwrap();
             let (mut rx, tx) = io::pipe().unwrap();
-            send_fd(&a, &tx, SOON).unwrap();
+            send_fd(&a, &tx).unwrap();
             (&a).write_all(b"next").unwrap();
             drop(tx);
-            let got = recv_fd(&b, SOON).unwrap();
+            let got = recv_fd(&b).unwrap();
             let flags = rustix::io::fcntl_getfd(&got).unwrap();
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             std::fs::File::from(got).write_all(b"hi").unwrap();
@@ -164,11 +135,11 @@ mod tests {
     #[test]
     fn silence_end_and_nonsense_are_errors() {
         let (a, b) = UnixStream::pair().unwrap();
-        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(recv_fd(&b).unwrap_err().kind(), io::ErrorKind::TimedOut);
         (&a).write_all(b"F").unwrap();
-        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(recv_fd(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(a);
-        assert_eq!(recv_fd(&b, SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(send_fd(&b, &b, SOON).is_err());
+        assert_eq!(recv_fd(&b).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(send_fd(&b, &b).is_err());
     }
 }

@@ -13,20 +13,22 @@ const SIZE: usize = 32;
 const PAGE: usize = 4096;
 
 /// Wiped pages for the next secrets: copies of a key come and go with every handshake, and a page costs three system calls.
-static SPARE: Mutex<Vec<Page>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Vec<HiddenBytes>> = Mutex::new(Vec::new());
 
-/// A page that dumps leave out. It is never unmapped.
+/// 32 bytes that a core dump of this process does not show: at the front of a page that dumps leave out, which is never unmapped.
 #[derive(Debug)]
-struct Page(NonNull<[u8; SIZE]>);
+pub struct HiddenBytes(NonNull<[u8; SIZE]>);
 
-// SAFETY: it owns the page as a box owns its content.
-unsafe impl Send for Page {}
+// SAFETY: it owns the page as a box owns its content, and hands out references by the borrow rules.
+unsafe impl Send for HiddenBytes {}
+// SAFETY: as above.
+unsafe impl Sync for HiddenBytes {}
 
-impl Page {
-    /// A spare one, or a new one; all zeros.
-    fn take() -> Option<Self> {
+impl HiddenBytes {
+    /// A spare page, or a new one; all zeros. Where the system gives no page it is other memory, which a dump shows.
+    pub(crate) fn new() -> Self {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.or_else(Self::map)
+        spare.or_else(Self::map).unwrap_or_else(|| Self(NonNull::from(Box::leak(Box::default()))))
     }
 
     fn map() -> Option<Self> {
@@ -39,50 +41,22 @@ impl Page {
         let _ = unsafe { rustix::mm::madvise(page.as_ptr(), PAGE, rustix::mm::Advice::LinuxDontDump) };
         Some(Self(page.cast()))
     }
-}
-
-/// 32 bytes that a core dump of this process does not show.
-#[derive(Debug)]
-pub struct HiddenBytes {
-    /// None where the system gave no page; then `plain` holds them.
-    page: Option<Page>,
-    plain: [u8; SIZE],
-}
-
-// SAFETY: it owns the page as a box owns its content, and hands out references by the borrow rules.
-unsafe impl Send for HiddenBytes {}
-// SAFETY: as above.
-unsafe impl Sync for HiddenBytes {}
-
-impl HiddenBytes {
-    /// Returns bytes that are all zero.
-    pub(crate) fn new() -> Self {
-        Self { page: Page::take(), plain: [0; SIZE] }
-    }
 
     pub(crate) fn bytes(&self) -> &[u8; SIZE] {
-        match &self.page {
-            // SAFETY: mapped, initialised to zeros by the system, and ours while `self` lives.
-            Some(page) => unsafe { page.0.as_ref() },
-            None => &self.plain,
-        }
+        // SAFETY: mapped, initialised to zeros by the system, and ours while `self` lives.
+        unsafe { self.0.as_ref() }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8; SIZE] {
-        match &mut self.page {
-            // SAFETY: as in `bytes`, and `self` is borrowed alone.
-            Some(page) => unsafe { page.0.as_mut() },
-            None => &mut self.plain,
-        }
+        // SAFETY: as in `bytes`, and `self` is borrowed alone.
+        unsafe { self.0.as_mut() }
     }
 }
 
 impl Drop for HiddenBytes {
     fn drop(&mut self) {
         self.bytes_mut().zeroize();
-        if let Some(page) = self.page.take() {
-            SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(page);
-        }
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(Self(self.0));
     }
 }
 

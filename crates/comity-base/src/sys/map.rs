@@ -67,22 +67,21 @@ impl Mapping {
         if fstat(fd)?.st_size as u64 != len as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory of another size"));
         }
-        check_seals(fd)?;
-        // SAFETY: a fresh mapping at an address of the system's choice aliases nothing of ours.
-        let p = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
-        };
-        Self::checked(p.cast(), len)
+        Self::over(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// The memory behind a descriptor that a peer made and sealed, however long it is, to be read only.
     pub fn attach_to_read(fd: &impl AsFd) -> io::Result<Self> {
-        check_seals(fd)?;
         let len = usize::try_from(fstat(fd)?.st_size).ok().filter(|n| *n > 0);
         let len =
             len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "shared memory of no length"))?;
+        Self::over(fd, len, ProtFlags::READ)
+    }
+
+    fn over(fd: &impl AsFd, len: usize, access: ProtFlags) -> io::Result<Self> {
+        check_seals(fd)?;
         // SAFETY: a fresh mapping at an address of the system's choice aliases nothing of ours.
-        let p = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0)? };
+        let p = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)? };
         Self::checked(p.cast(), len)
     }
 

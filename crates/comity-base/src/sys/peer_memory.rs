@@ -96,44 +96,39 @@ impl PeerMemory {
     /// Copy what lies at address `at` there to the begin of `dst`: how many bytes, never 0 unless `dst` is empty.
     ///
     /// Nobody keeps the other process from writing there meanwhile.
-    #[cfg(target_os = "linux")]
     pub fn read(self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
         if dst.is_empty() {
             return Ok(0);
         }
-        let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
-        let remote = libc::iovec { iov_base: at as *mut _, iov_len: dst.len() };
-        // SAFETY: the system writes to `dst` alone, which is borrowed mutably; the other address is never followed in this process's name,
-        // also when it is this process: the system copies, or refuses.
-        let n = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
-        match usize::try_from(n) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => Ok(n),
-            Err(_) => Err(io::Error::last_os_error()),
+        match self.copy(&[libc::iovec { iov_base: at as *mut _, iov_len: dst.len() }], dst)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            n => Ok(n),
         }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    pub fn read(self, _: u64, _: &mut [u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// If this is this process: whether others could read `bytes`, as far as their first and their last byte tell. Memory of devices and
     /// secret memory cannot be read so.
-    #[cfg(target_os = "linux")]
     pub fn lends(self, bytes: &[u8]) -> bool {
         let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
-        let mut ends = [0u8; 2];
-        let local = libc::iovec { iov_base: ends.as_mut_ptr().cast(), iov_len: 2 };
-        let remote = [first, last]
+        let ends = [first, last]
             .map(|b| libc::iovec { iov_base: std::ptr::from_ref(b).cast_mut().cast(), iov_len: 1 });
-        // SAFETY: the system writes to `ends` alone, and reads two bytes that are borrowed, or refuses to.
-        unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), 2, 0) == 2 }
+        self.copy(&ends, &mut [0; 2]).is_ok_and(|n| n == 2)
+    }
+
+    /// Copy what lies at `places` there to `dst`; how many bytes.
+    #[cfg(target_os = "linux")]
+    fn copy(self, places: &[libc::iovec], dst: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
+        let count = places.len() as libc::c_ulong;
+        // SAFETY: the system writes to `dst` alone, which is borrowed mutably; the other addresses are never followed in this process's name,
+        // also when it is this process: the system copies, or refuses.
+        let n = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, places.as_ptr(), count, 0) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub fn lends(self, _: &[u8]) -> bool {
-        false
+    fn copy(self, _: &[libc::iovec], _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -7,7 +7,7 @@ mod text;
 
 use crate::{
     cluster::SshArgs,
-    live::{self, view::JobView},
+    live::{self, JobView},
     say::{CommandError, Exit, has_colour, say},
 };
 use comity_launch::fleet::{JobHosts, job_hosts};

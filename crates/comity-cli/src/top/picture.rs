@@ -1,5 +1,5 @@
 //! Two looks at a job, made into what people want to know: who does what, how fast, and for whom all wait.
-use crate::live::view::{CallView, GroupView, JobView, LinkView, RankState, RankView};
+use crate::live::{CallView, GroupView, JobView, LinkView, RankState, RankView};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

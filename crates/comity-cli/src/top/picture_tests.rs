@@ -1,5 +1,5 @@
 use super::*;
-use crate::live::view;
+use crate::live;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -31,7 +31,7 @@ fn link(world: u32, peer: usize, sent: u64, received: u64) -> LinkView {
 }
 
 fn looked(ranks: Vec<RankView>) -> JobView {
-    JobView { ranks, ..view::job("7f", "h", 3) }
+    JobView { ranks, ..live::job("7f", "h", 3) }
 }
 
 fn said(p: &Picture) -> String {

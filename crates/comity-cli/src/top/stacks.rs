@@ -1,7 +1,7 @@
 //! Place of each rank: the end of its flight recorder, while the job runs.
 use super::picture::busiest;
 use super::text::age;
-use crate::live::view::{CallView, JobView, RankState, RankView};
+use crate::live::{CallView, JobView, RankState, RankView};
 use std::fmt::Write;
 
 /// All ranks; those that stand alike in one paragraph.
@@ -86,7 +86,7 @@ fn write_rank(out: &mut String, rank: &RankView) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::view::{GroupView, job};
+    use crate::live::{GroupView, job};
 
     #[test]
     fn ranks_before_their_first_call_have_met_or_not() {

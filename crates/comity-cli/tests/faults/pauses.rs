@@ -41,8 +41,7 @@ fn a_job_that_ctrl_z_stopped_goes_on() {
     let env = [("COMITY_DETECTION", "2"), ("COMITY_TIMEOUT", "2")];
     let mut crew = Crew::launch("ops", 4, &env);
     crew.hear("ready", 0..4);
-    // Longer than the limits, twice. A rank gets its time anew once until it is heard, so each is to be heard between the pauses: on a crowded
-    // machine that takes up to a limit.
+    // Longer than the limits, twice.
     for _ in 0..2 {
         thread::sleep(ms(2000));
         crew.signal_launcher(Signal::TSTP);

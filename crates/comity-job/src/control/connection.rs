@@ -1,13 +1,12 @@
 //! A control connection of this process: who made it, and whether its end counts.
 
-use crate::channel::{Conn, Malformed, Sealing, Stream, frame};
+use crate::channel::{Conn, Sealing, Stream, frame};
 #[cfg(target_os = "linux")]
 use comity_membership::RESENT;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     io::{self, ErrorKind},
     os::fd::OwnedFd,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,12 +25,12 @@ pub(super) struct Origin {
 /// Carries the notes of a control connection.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
-    conn: Conn,
-    origin: Origin,
+    pub(super) conn: Conn,
+    pub(super) origin: Origin,
     /// The other end has let more pile up than is kept.
-    is_full: bool,
+    pub(super) is_full: bool,
     /// It has ended; when that counts.
-    ends: Option<Instant>,
+    pub(super) ends: Option<Instant>,
 }
 
 impl ControlConnection {
@@ -44,57 +43,11 @@ impl ControlConnection {
         now >= *self.ends.get_or_insert(if self.origin.is_passed_on { now + PASSED_ON } else { now })
     }
 
-    /// When its end counts, if it has ended.
-    pub(super) fn ends(&self) -> Option<Instant> {
-        self.ends
-    }
-
-    /// Returns true if this end made it.
-    pub(super) fn is_ours(&self) -> bool {
-        self.origin.is_ours
-    }
-
-    /// Returns true once if the other end has let more pile up than is kept.
-    pub(super) fn take_full(&mut self) -> bool {
-        std::mem::take(&mut self.is_full)
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.is_full
-    }
-
-    pub(super) fn stream(&self) -> &Arc<Stream> {
-        self.conn.stream()
-    }
-
-    pub(super) fn is_pending(&self) -> bool {
-        self.conn.is_pending()
-    }
-
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.conn.flush()
-    }
-
-    /// Read what is there. False: the stream has ended.
-    pub(super) fn fill(&mut self) -> bool {
-        self.conn.fill()
-    }
-
-    pub(super) fn send(&mut self, note: &[u8]) -> io::Result<()> {
-        self.send_all(&[note])
-    }
-
-    /// Several notes, which go out at once.
-    pub(super) fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) -> io::Result<()> {
+    /// Send notes, which go out at once. An end that cannot be reached is found when it is next read.
+    pub(super) fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) {
         let frames: Vec<u8> = notes.iter().flat_map(|note| frame(note.as_ref())).collect();
         let sent = self.conn.send_frames(frames.into());
-        self.is_full |= sent.as_ref().is_err_and(|e| e.kind() == ErrorKind::Other);
-        sent
-    }
-
-    /// The next whole note.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        self.conn.next_message()
+        self.is_full |= sent.is_err_and(|e| e.kind() == ErrorKind::Other);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     status::{Failure, GroupStatus, Header, Reached},
     sys::{least_round_trip, wants_core},
 };
-use comity_membership::{Action, DIED, Heard, Membership, Message, Pace, Word, neighbours};
+use comity_membership::{Action, DIED, Heard, Membership, Message, Pace, Word};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     net::SocketAddr,
@@ -67,8 +67,6 @@ pub(super) struct ConnectionTable {
     conns: Vec<Option<ControlConnection>>,
     /// Readable when the process has ended; where the system can tell.
     processes: Vec<Option<Arc<OwnedFd>>>,
-    /// Ranks whose ends are seen by such a descriptor as well, where all pairs are connected.
-    watched: Vec<usize>,
     statuses: HashMap<u64, Arc<GroupStatus>>,
     pub(super) parked: Vec<Arrival>,
     /// The launcher's store, which may say that the job cannot go on.
@@ -79,6 +77,8 @@ pub(super) struct ConnectionTable {
     pub(super) wanted: Vec<(u64, usize)>,
     /// Agreements on groups that follow others.
     pub(super) reforms: Reforms,
+    /// Work for the control thread that followed from what this thread or another decided.
+    pub(super) rest: Rest,
     /// In a large job: what goes out to each at the end of this turn.
     outgoing: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Progress of the engines of groups that are over.
@@ -98,13 +98,13 @@ impl ConnectionTable {
             membership: membership(me, size, silence),
             conns: (0..size).map(|_| None).collect(),
             processes: (0..size).map(|_| None).collect(),
-            watched: neighbours(me, size),
             statuses: HashMap::new(),
             parked: Vec::new(),
             store: None,
             condemned: None,
             wanted: Vec::new(),
             reforms: Reforms::default(),
+            rest: Rest::default(),
             outgoing: BTreeMap::new(),
             progress: 0,
             stop: None,
@@ -117,7 +117,7 @@ impl ConnectionTable {
         if self.trip_for_test.is_some() {
             return self.trip_for_test;
         }
-        match &**self.conns.get(rank)?.as_ref()?.stream() {
+        match &**self.conns.get(rank)?.as_ref()?.conn.stream() {
             Stream::Tcp(socket) => least_round_trip(socket.as_fd()),
             Stream::Unix(_) => None,
         }
@@ -137,9 +137,9 @@ impl ConnectionTable {
     }
 
     /// Has the membership change, and does what follows.
-    pub(super) fn decide(&mut self, change: impl FnOnce(&mut Membership<Failure>)) -> Rest {
+    pub(super) fn decide(&mut self, change: impl FnOnce(&mut Membership<Failure>)) {
         change(&mut self.membership);
-        self.carry_out()
+        self.carry_out();
     }
 
     /// The call in which a rank waits for this one: in that group, else in any other. Also in one that has failed: its limit may
@@ -241,8 +241,8 @@ impl ConnectionTable {
         let parked = self.parked.iter().map(|a| a.until).min();
         let silence = if self.stop.is_none() && begun { self.membership.next() } else { None };
         let retry = self.condemned.as_ref().map(|_| Instant::now() + RETRY);
-        let ends = self.conns.iter().flatten().filter_map(ControlConnection::ends);
-        let full = self.conns.iter().flatten().any(ControlConnection::is_full).then(Instant::now);
+        let ends = self.conns.iter().flatten().filter_map(|c| c.ends);
+        let full = self.conns.iter().flatten().any(|c| c.is_full).then(Instant::now);
         let reforms = self.reforms.next();
         parked.into_iter().chain(reforms).chain(silence).chain(retry).chain(ends).chain(full).min()
     }
@@ -289,7 +289,7 @@ impl ConnectionTable {
 
     /// Returns true if some bytes wait for room.
     pub(super) fn is_pending(&self) -> bool {
-        self.conns.iter().flatten().any(ControlConnection::is_pending)
+        self.conns.iter().flatten().any(|c| c.conn.is_pending())
     }
 
     /// Returns the connected peers.
@@ -298,7 +298,7 @@ impl ConnectionTable {
         let mut live = Vec::new();
         for (rank, (conn, process)) in conns {
             // One that has ended would be readable for ever.
-            let Some(conn) = conn.as_ref().filter(|c| c.ends().is_none()) else { continue };
+            let Some(conn) = conn.as_ref().filter(|c| c.ends.is_none()).map(|c| &c.conn) else { continue };
             let stream = Arc::clone(conn.stream());
             let pending = conn.is_pending();
             live.push(WatchedPeer { rank, stream, pending, process: process.clone() });
@@ -307,10 +307,10 @@ impl ConnectionTable {
     }
 
     /// Read what `ranks` say; those with a true have ended.
-    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) -> Rest {
+    pub(super) fn hear(&mut self, ranks: &[(usize, bool)], now: Instant) {
         let mut heard = Vec::new();
         let mut told_lost = Vec::new();
-        let ends = |c: &ControlConnection| c.is_full() || c.ends().is_some_and(|at| now >= at);
+        let ends = |c: &ControlConnection| c.is_full || c.ends.is_some_and(|at| now >= at);
         let due = self.conns.iter().enumerate().filter(|(_, c)| c.as_ref().is_some_and(ends));
         let due = due.map(|(rank, _)| (rank, false));
         let mut all: VecDeque<(usize, bool)> = ranks.iter().copied().chain(due).collect();
@@ -319,20 +319,20 @@ impl ConnectionTable {
             let Some(conn) = place else { continue };
             if self.stop.is_some() {
                 // No blame any more, and no reason to look again at once.
-                let _ = conn.take_full();
-                if conn.flush().is_err() {
+                conn.is_full = false;
+                if conn.conn.flush().is_err() {
                     *place = None;
                 }
                 continue;
             }
-            if conn.take_full() {
+            if std::mem::take(&mut conn.is_full) {
                 heard.push((rank, Heard::End(FULL)));
                 continue;
             }
             // What it said before it ended is there to be read.
-            let open = conn.fill() && conn.flush().is_ok() && !ended;
+            let open = conn.conn.fill() && conn.conn.flush().is_ok() && !ended;
             loop {
-                match conn.next().map(|m| m.map(|m| ControlNote::decode(&m))) {
+                match conn.conn.next_message().map(|m| m.map(|m| ControlNote::decode(&m))) {
                     Ok(Some(Ok(note))) => {
                         told_lost.extend(lost(&note));
                         heard.push((rank, Heard::Note(note)));
@@ -357,13 +357,13 @@ impl ConnectionTable {
             let dead = told_lost.drain(..).filter(|rank| self.has_ended(*rank));
             all.extend(dead.map(|rank| (rank, true)));
         }
-        self.decide(|m| m.hear(heard, now))
+        self.decide(|m| m.hear(heard, now));
     }
 
     /// Give up ranks that have been silent for too long, and beat when it is time ([`Membership::tick`]).
-    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) -> Rest {
+    pub(super) fn tick(&mut self, heard_until: Instant, now: Instant) {
         let progress = self.progress();
-        self.decide(|m| m.tick(heard_until, now, progress))
+        self.decide(|m| m.tick(heard_until, now, progress));
     }
 
     /// Beat when it is time ([`Membership::beat`]).
@@ -380,7 +380,7 @@ impl ConnectionTable {
     /// Close every connection without a word, as the system does when a process is killed.
     pub(super) fn die(&mut self, now: Instant) {
         for conn in self.conns.iter_mut().filter_map(Option::take) {
-            match &**conn.stream() {
+            match &**conn.conn.stream() {
                 Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
                 Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both).unwrap_or_default(),
             }
@@ -391,7 +391,7 @@ impl ConnectionTable {
     /// Returns true if a rank that has connected is to be watched by a descriptor. In a large job it takes the place of one that is farther away.
     fn is_watched(&mut self, rank: usize, stream: &Stream) -> bool {
         if !self.is_sparse() || !matches!(stream, Stream::Unix(_)) {
-            return self.watched.contains(&rank);
+            return true;
         }
         let me = self.me;
         let size = self.processes.len();
@@ -417,7 +417,7 @@ impl ConnectionTable {
         else {
             return false;
         };
-        match process_of(conn.stream()) {
+        match process_of(conn.conn.stream()) {
             Some(Process::Is(process)) => {
                 *place = Some(Arc::new(process));
                 false
@@ -433,9 +433,9 @@ impl ConnectionTable {
         (stream, seals): (Stream, Sealing),
         (origin, relays): (Origin, Vec<usize>),
         now: Instant,
-    ) -> Rest {
+    ) {
         if !self.membership.attach(rank, now) {
-            return Rest::default();
+            return;
         }
         self.membership.pass_through(rank, relays);
         if let Stream::Tcp(tcp) = &stream
@@ -458,7 +458,7 @@ impl ConnectionTable {
         if let Some(place) = self.conns.get_mut(rank) {
             *place = Some(ControlConnection::new(stream, seals, origin));
         }
-        self.carry_out()
+        self.carry_out();
     }
 }
 
@@ -473,23 +473,15 @@ fn lost(note: &ControlNote) -> Option<usize> {
     }
 }
 
-/// Question to a rank whether it lives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
-    pub(super) rank: usize,
-    /// Address at which it listens.
-    pub(super) at: SocketAddr,
-}
-
-/// Actions that remain to be done outside the lock.
+/// Actions that remain to be done outside the lock, by the control thread.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     /// Whoever waits for the processes to meet should look again.
     pub news: bool,
     /// Messages for the log, whose writer may take its time.
     pub words: Vec<Word>,
-    /// Ranks to ask whether they live.
-    pub(super) asks: Vec<Question>,
+    /// Ranks to ask whether they live, with the addresses at which they listen.
+    pub(super) asks: Vec<(usize, SocketAddr)>,
     /// Ranks that need not be asked any more.
     pub ended: Vec<usize>,
     /// Groups that others want links in, or have made connections for.
@@ -498,22 +490,10 @@ pub(super) struct Rest {
     pub dials: Vec<usize>,
 }
 
-impl Rest {
-    pub(super) fn add(&mut self, other: Self) {
-        self.news |= other.news;
-        self.words.extend(other.words);
-        self.asks.extend(other.asks);
-        self.ended.extend(other.ended);
-        self.links.extend(other.links);
-        self.dials.extend(other.dials);
-    }
-}
-
 // Carrying out what was decided: notes are sent, connections closed, statuses set.
 impl ConnectionTable {
     /// Do what was decided, and what follows from it.
-    pub(super) fn carry_out(&mut self) -> Rest {
-        let mut rest = Rest::default();
+    pub(super) fn carry_out(&mut self) {
         loop {
             let actions = self.membership.actions();
             if actions.is_empty() {
@@ -521,16 +501,15 @@ impl ConnectionTable {
                 for (rank, notes) in std::mem::take(&mut self.outgoing) {
                     self.send_to(rank, &notes);
                 }
-                return rest;
+                return;
             }
-            actions.into_iter().for_each(|action| self.perform(action, &mut rest));
+            actions.into_iter().for_each(|action| self.perform(action));
         }
     }
 
     fn send_to(&mut self, rank: usize, notes: &[Vec<u8>]) {
         if let Some(Some(conn)) = self.conns.get_mut(rank) {
-            // One that cannot be reached is found when it is next read.
-            let _ = conn.send_all(notes);
+            conn.send_all(notes);
         }
     }
 
@@ -555,7 +534,7 @@ impl ConnectionTable {
         self.membership.tell_of_reform(rank, group_id, message);
     }
 
-    fn perform(&mut self, action: Action<Failure>, rest: &mut Rest) {
+    fn perform(&mut self, action: Action<Failure>) {
         match action {
             Action::Tell { to, note } => {
                 let note = note.encode();
@@ -569,40 +548,40 @@ impl ConnectionTable {
             }
             Action::Beat { progress } => {
                 let note = ControlNote::Heartbeat { progress }.encode();
-                for conn in self.conns.iter_mut().flatten().filter(|c| !c.is_pending()) {
-                    let _ = conn.send(&note);
+                for conn in self.conns.iter_mut().flatten().filter(|c| !c.conn.is_pending()) {
+                    conn.send_all(&[&note]);
                 }
             }
-            Action::Dial { rank } => rest.dials.push(rank),
+            Action::Dial { rank } => self.rest.dials.push(rank),
             Action::Close { rank } => {
                 if let Some(notes) = self.outgoing.remove(&rank) {
                     self.send_to(rank, &notes);
                 }
-                rest.ended.push(rank);
+                self.rest.ended.push(rank);
                 self.forget(rank);
             }
             Action::Fail { group_id, failure } => self.with_status(group_id, |w| w.fail(failure)),
-            Action::Said { mine, member, note } => self.hear_member(mine, member, note, rest),
+            Action::Said { mine, member, note } => self.hear_member(mine, member, note),
             Action::Suspect { group_id } => self.with_status(group_id, |w| w.suspect()),
             Action::Silence { group_id, silence } => self.with_status(group_id, |w| w.silent(silence)),
-            Action::Ask { rank } => self.ask_anew(rank, rest),
+            Action::Ask { rank } => self.ask_anew(rank),
             Action::News => {
-                rest.news = true;
+                self.rest.news = true;
                 self.lose_in_reforms();
             }
             Action::Reform { from, group_id, message } => self.hear_reform(from, group_id, message),
-            Action::Log(word) => rest.words.push(word),
+            Action::Log(word) => self.rest.words.push(word),
         }
     }
 
     /// A member says something of a group that is open here.
-    fn hear_member(&mut self, mine: usize, member: usize, note: ControlNote, rest: &mut Rest) {
+    fn hear_member(&mut self, mine: usize, member: usize, note: ControlNote) {
         match note {
             ControlNote::Leave { group_id } => self.with_status(group_id, |w| w.leave(member)),
             ControlNote::Entered { group_id } => self.with_status(group_id, |w| w.enter(member)),
             ControlNote::Connect { group_id } => {
                 self.wanted.push((group_id, member));
-                rest.links.push(group_id);
+                self.rest.links.push(group_id);
             }
             ControlNote::Reached { group_id, reached } => {
                 self.with_status(group_id, |w| w.answered(member, reached));
@@ -644,17 +623,17 @@ impl ConnectionTable {
 
     /// Ask a silent process over a new connection. Bytes that stay within the host are not lost, and there the system is asked; and the end that
     /// made the connection asks, for it knows where the other one listens.
-    fn ask_anew(&mut self, rank: usize, rest: &mut Rest) {
+    fn ask_anew(&mut self, rank: usize) {
         let Some(Some(conn)) = self.conns.get(rank) else { return };
-        if let Stream::Unix(stream) = &**conn.stream() {
+        if let Stream::Unix(stream) = &**conn.conn.stream() {
             if wants_core(stream, CONTROL_THREAD) {
                 self.membership.has_no_turn(rank, Instant::now());
             }
-        } else if conn.is_ours()
-            && let Stream::Tcp(stream) = &**conn.stream()
+        } else if conn.origin.is_ours
+            && let Stream::Tcp(stream) = &**conn.conn.stream()
             && let Ok(at) = stream.peer_addr()
         {
-            rest.asks.push(Question { rank, at });
+            self.rest.asks.push((rank, at));
         }
     }
 }

@@ -21,7 +21,7 @@
 //! | what can go wrong | what follows |
 //! |---|---|
 //! | a connection ends without a goodbye, its process does, or it carries nothing or nonsense | a death: all groups with it fail, and their members are told |
-//! | this thread itself gets no turn | every rank has the whole limit anew, once |
+//! | this thread itself gets no turn | that time counts as nobody's silence, but for a tenth of the limit |
 //! | that of a process of this host gets none, by what the system says | it is not silent |
 //! | the process has no descriptors left | the others are told while ranks join |
 //! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |

@@ -7,14 +7,6 @@ use crate::{
     status::{Differs, Failure, FailureKind, HEADER, Header, Late, Reached, Standing},
 };
 
-/// In place of a number that there is none of.
-const NONE: u32 = u32::MAX;
-/// The bit of calls of objects beside the operation.
-const OBJECTS: u8 = 0x80;
-/// The bits of the wire beside the operation, and the place of the lower one.
-const WIRE: u8 = 0x60;
-const WIRE_AT: u32 = 5;
-
 /// Between two ranks, on their control connection.
 pub type ControlNote = comity_membership::Note<Failure>;
 
@@ -64,6 +56,7 @@ fields!(Field: enum FailureKind {
     5 Disagreed,
 });
 fields!(Field: Differs { what: difference, ours: call, theirs: call });
+fields!(Field: Reached { made, digest, lacks, elsewhere, standing });
 fields!(Field: Late { call: call, after, missing, stalled });
 
 /// Codec of a note that a neighbour passes on, the last field; it may not itself be passed on.
@@ -95,90 +88,55 @@ mod difference {
     }
 }
 
-/// Codec of a call.
 mod call {
     use super::*;
 
     pub(super) fn put(call: &CallInfo, w: &mut Writer) {
-        let some = |x: Option<u32>| x.unwrap_or(NONE);
-        let wire = call.wire.map_or(0, |w| w as u8) << WIRE_AT;
-        w.u8(call.op as u8 | wire | if call.objects { OBJECTS } else { 0 });
+        w.u8(call.op as u8);
         w.u64(call.seq);
         w.u64(call.count as u64);
-        w.u32(some(call.dtype.map(|d| d as u32)));
-        w.u32(some(call.reduce.map(|r| r as u32)));
-        w.u32(some(call.root.map(|r| r as u32)));
-        w.u32(some(call.tag));
+        call.dtype.map(|d| d as u32).put(w);
+        call.reduce.map(|r| r as u32).put(w);
+        call.root.put(w);
+        call.tag.put(w);
+        call.objects.put(w);
+        call.wire.map(|wire| wire as u8).put(w);
     }
 
     pub(super) fn take(r: &mut Reader<'_>) -> Result<CallInfo, Malformed> {
-        let first = r.u8()?;
-        let op = *Op::ALL.get(usize::from(first & !(OBJECTS | WIRE)).wrapping_sub(1)).ok_or(Malformed)?;
-        let seq = r.u64()?;
-        let count = r.u64()?;
-        let mut some = || Ok(Some(r.u32()?).filter(|x| *x != NONE));
-        let dtype = some()?;
-        let reduce = some()?;
-        let root = some()?;
-        let tag = some()?;
-        let dtype = dtype.map(|d| DType::ALL.get(d as usize).copied().ok_or(Malformed)).transpose()?;
-        let reduce = reduce.map(|r| ReduceOp::ALL.get(r as usize).copied().ok_or(Malformed)).transpose()?;
-        let count = usize::try_from(count).map_err(|_| Malformed)?;
-        let objects = first & OBJECTS != 0;
-        let mut info = CallInfo::new(op);
-        info.seq = seq;
-        info.count = count;
-        info.dtype = dtype;
-        info.reduce = reduce;
-        info.root = root.map(|r| r as usize);
-        info.tag = tag;
-        info.objects = objects;
-        info.wire = Wire::from_number((first & WIRE) >> WIRE_AT);
+        let mut info = CallInfo::new(Op::from_number(r.u8()?).ok_or(Malformed)?);
+        info.seq = r.u64()?;
+        info.count = usize::try_from(r.u64()?).map_err(|_| Malformed)?;
+        info.dtype = named(r, |d: u32| DType::ALL.get(d as usize).copied())?;
+        info.reduce = named(r, |r: u32| ReduceOp::ALL.get(r as usize).copied())?;
+        info.root = Field::take(r)?;
+        info.tag = Field::take(r)?;
+        info.objects = r.flag()?;
+        info.wire = named(r, Wire::from_number)?;
         Ok(info)
+    }
+
+    fn named<N: Field, T>(r: &mut Reader<'_>, by: impl Fn(N) -> Option<T>) -> Result<Option<T>, Malformed> {
+        <Option<N> as Field>::take(r)?.map(|number| by(number).ok_or(Malformed)).transpose()
     }
 }
 
-impl Field for Reached {
+/// Beside the header, which has a part of it, the whole number of the call.
+impl Field for Standing {
     fn put(&self, w: &mut Writer) {
-        w.u64(self.made);
-        w.u8(u8::from(self.digest.is_some())
-            | u8::from(self.lacks.is_some()) << 1
-            | u8::from(self.elsewhere) << 2
-            | u8::from(self.standing.is_some()) << 3);
-        if let Some(digest) = self.digest {
-            w.u64(digest);
-        }
-        if let Some((whom, since)) = self.lacks {
-            w.u32(whom as u32);
-            w.u64(since);
-        }
-        if let Some(Standing { call, sent }) = &self.standing {
-            w.0.extend(call.encode());
-            w.u64(*sent);
-        }
+        self.call.put(w);
+        w.u64(self.call.info.seq);
+        w.u64(self.sent);
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let made = r.u64()?;
-        let has = r.u8()?;
-        if has > 15 {
+        let mut call = Header::take(r)?;
+        let seq = r.u64()?;
+        if std::mem::replace(&mut call.info.seq, seq) as u32 != seq as u32 {
             return Err(Malformed);
         }
-        let digest = if has & 1 != 0 { Some(r.u64()?) } else { None };
-        let lacks = if has & 2 != 0 { Some((r.u32()? as usize, r.u64()?)) } else { None };
-        let standing = if has & 8 != 0 { Some(take_standing(r, made)?) } else { None };
-        Ok(Self { made, digest, lacks, elsewhere: has & 4 != 0, standing })
+        Ok(Self { call, sent: r.u64()? })
     }
-}
-
-/// The call with the number `made`, in which a member stands.
-fn take_standing(r: &mut Reader<'_>, made: u64) -> Result<Standing, Malformed> {
-    let mut call = Header::take(r)?;
-    if call.info.seq as u32 != made as u32 {
-        return Err(Malformed);
-    }
-    call.info.seq = made;
-    Ok(Standing { call, sent: r.u64()? })
 }
 
 /// Header of a call of the whole group: calls between two ranks alone are nobody else's affair.

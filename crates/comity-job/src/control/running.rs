@@ -6,7 +6,7 @@
 
 use super::{
     connection::Origin,
-    connection_table::{Arrival, ConnectionTable, Question, Rest, WatchedPeer},
+    connection_table::{Arrival, ConnectionTable, WatchedPeer},
     leaving,
     note::ControlNote,
     probe::Probes,
@@ -316,11 +316,7 @@ impl ControlPlane {
 
     /// A control connection that was missing could not be made.
     pub fn missed(&self, rank: usize, why: NoConnection) {
-        let rest = self.lock().decide(|m| m.missed(rank, why, Instant::now()));
-        if rest.news {
-            self.ring();
-        }
-        self.waker.wake();
+        self.decide(|m| m.missed(rank, why, Instant::now()));
     }
 
     /// Tell ranks of a group something about it.
@@ -421,8 +417,8 @@ impl ControlPlane {
             self.lock().speak(said, begun);
             let accepted = self.accept(&mut acceptor);
             let alive = probes.step();
-            let rest = self.judge_now(accepted, alive, &ready, heard_until, begun);
-            self.finish(rest, &mut probes);
+            self.judge_now(accepted, alive, &ready, heard_until, begun);
+            self.finish(&mut probes);
         }
     }
 
@@ -463,17 +459,15 @@ impl ControlPlane {
         self.waker.drain();
         let accepted = self.accept(acceptor);
         let alive = probes.step();
-        let rest = self.take_in(&mut self.lock(), accepted, alive);
-        self.finish(rest, probes);
+        self.take_in(&mut self.lock(), accepted, alive);
+        self.finish(probes);
         true
     }
 
     /// Take in who has connected, and who has shown that it lives.
-    fn take_in(&self, state: &mut ConnectionTable, accepted: Vec<Accepted>, alive: Vec<usize>) -> Rest {
-        let mut rest = Rest::default();
-        accepted.into_iter().for_each(|a| rest.add(self.receive(state, a)));
-        alive.into_iter().for_each(|one| rest.add(state.decide(|m| m.lives(one, Instant::now()))));
-        rest
+    fn take_in(&self, state: &mut ConnectionTable, accepted: Vec<Accepted>, alive: Vec<usize>) {
+        accepted.into_iter().for_each(|a| self.receive(state, a));
+        alive.into_iter().for_each(|one| state.decide(|m| m.lives(one, Instant::now())));
     }
 
     /// Let in who has shown the key.
@@ -492,7 +486,8 @@ impl ControlPlane {
     }
 
     /// Do what is not done under the lock.
-    fn finish(&self, rest: Rest, probes: &mut Probes) {
+    fn finish(&self, probes: &mut Probes) {
+        let rest = std::mem::take(&mut self.lock().rest);
         if rest.news {
             self.ring();
         }
@@ -505,7 +500,7 @@ impl ControlPlane {
             rest.dials.into_iter().for_each(|rank| dialer.connect(rank));
         }
         rest.ended.into_iter().for_each(|rank| probes.forget(rank));
-        rest.asks.into_iter().for_each(|Question { rank, at }| probes.ask(rank, at));
+        rest.asks.into_iter().for_each(|(rank, at)| probes.ask(rank, at));
     }
 
     /// Take in what came, then see who is silent.
@@ -516,18 +511,16 @@ impl ControlPlane {
         ready: &[(usize, bool)],
         heard_until: Instant,
         begun: bool,
-    ) -> Rest {
+    ) {
         let mut state = self.lock();
-        let mut rest = self.take_in(&mut state, accepted, alive);
-        rest.add(state.hear(ready, Instant::now()));
+        self.take_in(&mut state, accepted, alive);
+        state.hear(ready, Instant::now());
         let now = Instant::now();
         if state.stop.is_none() && begun {
-            rest.add(state.tick(heard_until, now));
+            state.tick(heard_until, now);
         }
         state.tick_reforms(now);
         state.parked.retain(|a| a.until > now);
-        drop(state);
-        rest
     }
 
     /// Sleep until there is something to do. Returns the ranks that have something to say or room to be told, each with whether it has
@@ -628,13 +621,13 @@ impl ControlPlane {
             .then(|| format!("{} takes another kind of connection", kind.medium()))
     }
 
-    fn receive(&self, state: &mut ConnectionTable, Accepted { stream, hello, seals }: Accepted) -> Rest {
+    fn receive(&self, state: &mut ConnectionTable, Accepted { stream, hello, seals }: Accepted) {
         let from = hello.from as usize;
         match hello.channel {
             Channel::Control => {
                 let origin = self.origin(from, &stream, false);
-                let rest = state.attach(from, (stream, seals), origin, Instant::now());
-                return Rest { news: true, ..rest };
+                state.rest.news = true;
+                return state.attach(from, (stream, seals), origin, Instant::now());
             }
             Channel::Probe => return state.decide(|m| m.lives(from, Instant::now())),
             Channel::Join | Channel::Link { .. } => {}
@@ -643,7 +636,7 @@ impl ControlPlane {
         let channel = hello.channel;
         let group_id = hello.group_id;
         state.parked.push(Arrival { from, channel, stream, seals, group_id, until });
-        Rest { links: vec![group_id], ..Rest::default() }
+        state.rest.links.push(group_id);
     }
 }
 

@@ -170,6 +170,8 @@ fn serve(group: &OpenedGroup, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
         let mut now = lock(state);
         if now.is_over || failed.is_some() || !is_open && !std::mem::take(&mut now.is_asked) {
             drop(making);
+            // That this rank leaves ends what it waits for, and is no failure.
+            failed = failed.filter(|_| !now.is_over);
             now.is_over |= failed.is_some();
             now.made = made;
             now.running = None;

@@ -227,6 +227,12 @@ impl Opening<'_> {
         Some(JoinError::new(words).of([f.culprit]).because(JoinCause::Ended).into())
     }
 
+    /// Work on a link begins, which has the whole limit.
+    fn begin(&mut self) {
+        self.begun = Instant::now();
+        self.until = self.begun + self.group.limit;
+    }
+
     /// Things go on.
     fn renew(&mut self) {
         if let Some(limit) = self.renewed {

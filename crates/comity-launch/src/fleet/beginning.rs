@@ -2,14 +2,14 @@
 //! where the ranks meet, also as other libraries read it.
 use super::connection::{HostConnection, HostPhase};
 use super::plan::FleetPlan;
-use super::program;
 use super::supervise::Fleet;
 use crate::address::{distinct, loopback};
 use crate::fleet::stage;
-use crate::host::output_stream::OutputStream;
+use crate::host::output::OutputStream;
 use crate::machine::{Event, Problem, USAGE};
 use crate::protocol::{FleetOrder, Go};
-use comity::{Key, tools::Store};
+use comity::Key;
+use comity::tools::Store;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ impl Fleet {
 
     /// A host has no program of this version: it gets this one, if that runs there.
     pub(super) fn give_program(&mut self, host: usize, system: &str) {
-        let own = self.plan.program.as_ref().filter(|_| program::runs_on(system));
+        let own = self.plan.program.as_ref().filter(|_| stage::runs_on(system));
         let copy = own.and_then(|own| Some((own.open().ok()?, own.size)));
         if let Some((_, size)) = &copy {
             let name = self.plan.hosts[host].name();

@@ -1,6 +1,6 @@
 //! The connection to a host: its `ssh`, what is to be sent, what has come.
 use super::plan::FleetPlan;
-use super::{program, ssh};
+use super::{ssh, stage};
 use crate::host::sys;
 use crate::machine::{Ending, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, FrameReader, HostEvent, HostHello, Ready, SILENCE};
@@ -205,8 +205,8 @@ impl HostConnection {
         if !self.greeted {
             match self.reader.greeting() {
                 Some(_) => self.greeted = true,
-                None if self.lacks.is_none() && program::lacking(self.reader.rest()).is_some() => {
-                    self.lacks = program::lacking(self.reader.rest());
+                None if self.lacks.is_none() && stage::lacking(self.reader.rest()).is_some() => {
+                    self.lacks = stage::lacking(self.reader.rest());
                     return Ok(vec![]);
                 }
                 None if self.reader.rest().len() > NOISE => {

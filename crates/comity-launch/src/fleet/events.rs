@@ -1,10 +1,10 @@
 //! Events of the hosts and their ranks; ranks and hosts of a running job that are started again, and processes that it takes in.
 use super::connection::{HostConnection, HostPhase};
-use super::program;
+use super::stage;
 use super::supervise::Fleet;
 use crate::elastic::{TakenIn, joined, lost};
 use crate::host::master::MasterPacket;
-use crate::host::output_stream::{OutputStream, RankStream};
+use crate::host::output::{OutputStream, RankStream};
 use crate::machine::{Ending, Event, Problem, REFUSED, USAGE};
 use crate::protocol::{FleetOrder, HostEvent, HostHello, PROTOCOL, Ready, Restarts};
 use comity_cluster::printable;
@@ -53,7 +53,7 @@ impl Fleet {
         match before {
             HostPhase::Done | HostPhase::Lost => connection.phase = before,
             HostPhase::Connecting if why.is_empty() => {
-                let system = connection.lacks.as_deref().filter(|s| !program::runs_on(s));
+                let system = connection.lacks.as_deref().filter(|s| !stage::runs_on(s));
                 let other = system.map(|s| format!("; it is {s}, on which this program does not run"));
                 let why = connection.why_not(&name) + &other.unwrap_or_default();
                 self.cannot_begin(host, why, USAGE);

@@ -8,13 +8,12 @@ use crate::fleet::stage;
 use crate::host::job::{self, Job};
 use crate::host::master::Master;
 use crate::host::meet::{Meeting, ReservedPort};
-use crate::host::own_output::Outputs;
+use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::{ElasticTerms, Problem, REFUSED};
 use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::Setting;
-use crate::upstream::ssh::FarLauncher;
-use crate::upstream::terminal::FrontLine;
+use crate::upstream::{FarLauncher, FrontLine};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -23,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs this host's part to its end.
 pub fn run() -> u8 {
-    let ended = crate::host::watchdog::guarded(false, |front_end, input| {
+    let ended = crate::host::front_end::guarded(false, |front_end, input| {
         serve(front_end, input).unwrap_or_else(|e| {
             let _ = writeln!(io::stderr(), "comity guard: {e}");
             REFUSED

@@ -1,8 +1,7 @@
 //! A job that was launched on another machine: the hosts of a hostfile are asked over `ssh` what `comity top --json` says there.
-use super::hosts::FleetHost;
+use super::hosts::{self, FleetHost};
 use super::ssh::{self, SshOptions};
-use super::{hostfile, hosts};
-use crate::live::view::{self, JobView};
+use crate::live::{self, JobView};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -18,7 +17,7 @@ pub struct JobHosts {
 impl JobHosts {
     /// Hosts of a hostfile.
     fn of_file(path: &Path, options: SshOptions) -> Result<Self, String> {
-        let file = hostfile::read(path).map_err(|all| all.join("; "))?;
+        let file = hosts::read(path).map_err(|all| all.join("; "))?;
         Ok(Self { hosts: file.hosts, options, job: None })
     }
 
@@ -45,7 +44,7 @@ fn ask(options: &SshOptions, host: &FleetHost, job: Option<&str>) -> Result<JobV
     if done.status.success() {
         // What a login script prints stands before it.
         let from = done.stdout.windows(2).position(|w| w == b"{\n").unwrap_or(0);
-        return view::parse(&done.stdout[from..]).map_err(|why| format!("host {}: {why}", host.name));
+        return live::parse(&done.stdout[from..]).map_err(|why| format!("host {}: {why}", host.name));
     }
     let said = String::from_utf8_lossy(&done.stderr);
     // `comity top` ends with 1; ssh, and a shell that finds no program, with other numbers.
@@ -94,7 +93,7 @@ pub fn of_word(word: &str, options: SshOptions) -> Option<Result<JobHosts, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::view::{RankView, job};
+    use crate::live::{RankView, job};
 
     fn part(id: &str, rank: usize) -> JobView {
         let ranks = vec![RankView { rank, ..RankView::default() }];

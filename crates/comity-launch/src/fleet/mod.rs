@@ -8,29 +8,6 @@
 //! An `ssh` runs for each host, all at once. The supervisor here holds the store and the rules of ending a job, over the ranks
 //! of all hosts. The launcher on each host (`host_launcher`) holds its ranks. First every host says whether it could run its part;
 //! then all are told to run it, or all problems are told at once and nothing runs.
-mod beginning;
-mod connection;
-mod events;
-mod host_launcher;
-mod hostfile;
-mod hosts;
-mod live_hosts;
-mod plan;
-mod program;
-pub(crate) mod request;
-mod show;
-mod ssh;
-pub(crate) mod stage;
-mod supervise;
-mod vars;
-
-pub use host_launcher::run as host_launcher;
-pub use hostfile::{FleetFile, read as read_hostfile};
-pub use hosts::{FleetHost, check_name as check_host_name, list as list_hosts};
-pub use live_hosts::{JobHosts, of_word as job_hosts};
-pub use request::{HostsRequest, MeetingPlace};
-pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
-
 use crate::host::signals::{PassedSignal, Signals};
 use crate::machine::restart::{NextAttempt, Restarts};
 use crate::machine::{AttemptEnd, Ending, Problem, USAGE};
@@ -39,6 +16,27 @@ use comity_base::sys::poll_until;
 use plan::FleetPlan;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
+
+mod beginning;
+mod connection;
+mod events;
+mod host_launcher;
+mod hosts;
+mod live_hosts;
+mod plan;
+pub(crate) mod request;
+mod show;
+mod ssh;
+pub(crate) mod stage;
+mod supervise;
+
+pub use host_launcher::run as host_launcher;
+pub use hosts::{
+    FleetFile, FleetHost, check_name as check_host_name, list as list_hosts, read as read_hostfile,
+};
+pub use live_hosts::{JobHosts, of_word as job_hosts};
+pub use request::{HostsRequest, MeetingPlace};
+pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
 
 /// Time for a host to start again, with a good deal to spare.
 const WAIT_FOR_HOSTS: Duration = Duration::from_secs(600);
@@ -104,7 +102,7 @@ pub(crate) fn launch(job: JobRequest, hosts: HostsRequest) -> Result<u8, Problem
 fn attempt(plan: &FleetPlan, restart: u32) -> Result<(u8, AttemptEnd), Problem> {
     let no_pipe = |e| Problem::machine(format!("cannot make a pipe: {e}"));
     let (mut said, say) = std::io::pipe().map_err(no_pipe)?;
-    let code = crate::host::watchdog::guarded(plan.job.tty.is_some(), move |front_end, input| {
+    let code = crate::host::front_end::guarded(plan.job.tty.is_some(), move |front_end, input| {
         let (code, end) = supervise::supervise(FleetPlan { restart, ..plan.clone() }, front_end, input);
         let _ = (&say).write_all(&[end as u8]);
         code

@@ -1,19 +1,19 @@
 //! Plan of a job on several hosts, checked as far as this machine can know it.
-use super::hosts::FleetHost;
-use super::program::OwnProgram;
+use super::hosts::{self, FleetHost};
 use super::request::HostsRequest;
-use super::vars::settings;
-use super::{hostfile, hosts, ssh};
+use super::stage::OwnProgram;
+use super::{all_or_wrong, ssh};
 use crate::fleet::stage;
-use crate::host::job;
+use crate::host::job::{self, OURS};
 use crate::host::terminal::RankTerminal;
 use crate::machine::ElasticTerms;
 use crate::protocol::{HostPart, Restarts, StagedFile};
-use crate::request::JobRequest;
+use crate::request::{JobRequest, Setting};
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,12 +188,12 @@ fn too_many_ports(fleet: &HostsRequest, hosts: &[FleetHost], counts: &[usize]) -
 }
 
 /// The hosts of `--hostfile` or `--hosts`; this one where there is neither.
-fn named(fleet: &HostsRequest) -> Result<hostfile::FleetFile, Vec<String>> {
+fn named(fleet: &HostsRequest) -> Result<hosts::FleetFile, Vec<String>> {
     if let Some(path) = &fleet.hostfile {
-        return hostfile::read(path);
+        return hosts::read(path);
     }
     let hosts = hosts::list(fleet.hosts.as_deref().unwrap_or("localhost"))?;
-    Ok(hostfile::FleetFile { hosts, ..hostfile::FleetFile::default() })
+    Ok(hosts::FleetFile { hosts, ..hosts::FleetFile::default() })
 }
 
 /// Each host that has ranks, with its part; one that is named again further on has its ranks numbered on.
@@ -282,6 +282,67 @@ fn words(command: &[OsString]) -> Result<Vec<String>, String> {
     all.ok_or_else(|| "a word of the command is not UTF-8, which other hosts may not read as this one".into())
 }
 
+/// The variables of every rank: of the hostfile, then of files, then of `--env`.
+pub(super) fn settings(
+    (given, files): (&[Setting], &[PathBuf]),
+    file: Vec<(String, String)>,
+    hosts: &[FleetHost],
+    wrong: &mut Vec<String>,
+) -> Vec<(String, String)> {
+    let mut env = file;
+    for path in files {
+        match env_file(path) {
+            Ok(more) => env.extend(more),
+            Err(more) => wrong.extend(more),
+        }
+    }
+    let given = texts(given).map_err(|e| wrong.push(e)).unwrap_or_default();
+    env.extend(given);
+    let all = env.iter().chain(hosts.iter().flat_map(|h| &h.env));
+    wrong.extend(all.filter_map(|var| ours(var).or_else(|| impossible(var))));
+    env
+}
+
+fn texts(env: &[Setting]) -> Result<Vec<(String, String)>, String> {
+    let text = |s: &Setting| Some((s.name.to_str()?.to_owned(), s.value.to_str()?.to_owned()));
+    let all: Option<Vec<_>> = env.iter().map(text).collect();
+    all.ok_or_else(|| "a value of --env is not UTF-8, which other hosts may not read as this one".into())
+}
+
+fn ours((name, _): &(String, String)) -> Option<String> {
+    OURS.contains(&name.as_str())
+        .then(|| format!("variable {name}: comity launch sets it itself for each rank; leave it out"))
+}
+
+/// Reason for which a system takes no such variable.
+fn impossible((name, value): &(String, String)) -> Option<String> {
+    let why = match (name.as_str(), value) {
+        ("", _) => "it has no name",
+        (name, _) if name.contains(['=', '\0']) => "a name holds neither '=' nor a NUL byte",
+        (_, value) if value.contains('\0') => "its value holds a NUL byte",
+        _ => return None,
+    };
+    Some(format!("variable {name:?}: {why}"))
+}
+
+/// `NAME=VALUE` lines, with comments and empty lines between them.
+fn env_file(path: &Path) -> Result<Vec<(String, String)>, Vec<String>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| vec![format!("--env-file {shown}: {e}")])?;
+    // Some editors put a mark before UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let lines = text.lines().map(str::trim).enumerate();
+    let one = |(at, line): (usize, &str)| match line.trim_start_matches("export ").split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            let value = value.trim();
+            let bare = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
+            Ok((name.trim().to_owned(), bare.unwrap_or(value).to_owned()))
+        }
+        _ => Err(format!("--env-file {shown}: line {}: is not NAME=VALUE", at + 1)),
+    };
+    all_or_wrong(lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(one))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,5 +354,23 @@ mod tests {
         assert_eq!(spread(&hosts, 2, None), Ok(vec![2, 4, 2]));
         assert_eq!(spread(&hosts, 1, Some(3)), Ok(vec![1, 2, 0]));
         assert!(spread(&hosts, 1, Some(7)).unwrap_err().contains("7 ranks are more than the hosts have (6"));
+    }
+
+    #[test]
+    fn files_of_variables_are_read_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "\u{feff}A=1\n# x\nexport B=\"two words\"\n\nC=\n").unwrap();
+        let all = env_file(file.path()).unwrap();
+        assert_eq!(all, [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.into(), v.into())));
+        std::fs::write(file.path(), "A\n=b\n").unwrap();
+        let wrong = env_file(file.path()).unwrap_err();
+        assert!(wrong[0].contains("line 1") && wrong[1].contains("line 2"), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_no_system_takes_is_refused() {
+        let why = |name: &str, value: &str| impossible(&(name.into(), value.into()));
+        assert!(why("", "y").is_some() && why("A=B", "x").is_some() && why("A", "z\0y").is_some());
+        assert_eq!(why("A", "b=c"), None);
     }
 }

@@ -2,8 +2,9 @@
 use super::plan::FleetPlan;
 use crate::host::door::Door;
 use crate::host::metrics::job_id;
-use crate::live::view::{self, JobView, RankState, RankView};
-use comity_base::{sync::lock, sys::Waker};
+use crate::live::{self, JobView, RankState, RankView};
+use comity_base::sync::lock;
+use comity_base::sys::Waker;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -108,7 +109,7 @@ impl FleetShow {
                     up_ns: begun.elapsed().as_nanos() as u64,
                     ranks,
                     silent,
-                    ..view::job(&id, &name, size)
+                    ..live::job(&id, &name, size)
                 }
             })
         });

@@ -9,9 +9,7 @@ use crate::address;
 use crate::elastic::{self, TakenIn};
 use crate::host::job::open_logs;
 use crate::host::meet;
-use crate::host::output_stream::{OutputStream, RankStream};
-use crate::host::own_output::{Outputs, unread};
-use crate::host::rank_lines::Lines;
+use crate::host::output::{Lines, OutputStream, Outputs, RankStream, unread};
 use crate::host::signals::Signals;
 use crate::host::supervisor::stand_alone;
 use crate::journal::Journal;
@@ -20,9 +18,9 @@ use crate::machine::{
     Verdict, with_cut_off,
 };
 use crate::protocol::{BEAT, FleetOrder};
-use crate::upstream::terminal::FrontLine;
-use crate::upstream::{Order, Upstream};
-use comity::{Key, tools::Store};
+use crate::upstream::{FrontLine, Order, Upstream};
+use comity::Key;
+use comity::tools::Store;
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

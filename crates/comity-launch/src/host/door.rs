@@ -1,5 +1,5 @@
 //! The launcher's Unix socket, at which `comity top` and `comity stacks` ask what the job does: see [`crate::live`].
-use crate::live::{make_folder, socket_of, view::JobView};
+use crate::live::{JobView, make_folder, socket_of};
 use rustix::process::{Pid, geteuid};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,15 @@
-//! The process that the user started: hands signals and standard input on to the supervisor, and finishes what the
-//! supervisor could not if that is killed.
-use crate::host::signals::Signals;
+//! The two processes of a launcher, which stand guard over each other.
+//!
+//! The front end is the one that the user started: it hands the terminal's signals and standard input on to the
+//! [supervisor](super::supervisor), and finishes what that could not if it is killed. The supervisor is its child in a session of its
+//! own: it starts the ranks, carries their lines, and ends them. The front end's death closes a socket that the
+//! supervisor polls; the supervisor's death makes its children the front end's (both are "subreapers" on Linux). So
+//! whichever of the two is killed, the other one is an ancestor of every process of the job, also of those
+//! that left their process group, and ends them.
+use crate::host::signals::{PassedSignal, Signals};
 use crate::host::terminal::{ESCAPE, RawTerminal, in_background};
 use crate::host::{sys, tree};
-use crate::machine::{Ending, REFUSED};
+use crate::machine::{Ending, Problem, REFUSED};
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -24,12 +30,7 @@ const HALT: Duration = Duration::from_secs(1);
 const VANISH: Duration = Duration::from_secs(2);
 
 /// Waits for the supervisor's end and returns the exit code.
-pub(crate) fn watch(
-    supervisor: Pid,
-    line: UnixStream,
-    (relay, keys): (OwnedFd, bool),
-    held: sys::HeldSignals,
-) -> u8 {
+fn watch(supervisor: Pid, line: UnixStream, (relay, keys): (OwnedFd, bool), held: sys::HeldSignals) -> u8 {
     let ready = || -> io::Result<Signals> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -216,5 +217,30 @@ impl FrontEnd {
             self.supervisor.as_raw_pid()
         );
         ending.code()
+    }
+}
+
+/// Runs `supervise` in a process of its own, which the front end watches; `keys`: a rank gets each key of the terminal.
+pub(crate) fn guarded(keys: bool, supervise: impl FnOnce(UnixStream, OwnedFd) -> u8) -> Result<u8, Problem> {
+    let no_pipe = |e: io::Error| Problem::machine(format!("cannot make a pipe: {e}"));
+    let (to_keeper, to_front) = UnixStream::pair().map_err(no_pipe)?;
+    let (input, relay) = io::pipe().map_err(no_pipe)?;
+    // The ranks may run before the front end has set its handlers.
+    let passed = PassedSignal::ALL.map(|passed| passed.signal().as_raw());
+    let held = sys::HeldSignals::hold(
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP].into_iter().chain(passed),
+    );
+    match sys::fork() {
+        Ok(sys::Fork::Child) => {
+            drop((to_keeper, relay, held));
+            let code = supervise(to_front, input.into());
+            // The front end's part of the program must not run a second time here.
+            std::process::exit(code.into())
+        }
+        Ok(sys::Fork::Parent(supervisor)) => {
+            drop((to_front, input));
+            Ok(watch(supervisor, to_keeper, (relay.into(), keys), held))
+        }
+        Err(e) => Err(Problem::machine(format!("cannot start a second process: {e}"))),
     }
 }

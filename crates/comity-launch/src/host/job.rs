@@ -1,7 +1,7 @@
 //! A job that the user asked for, checked against this machine before anything is started.
 use crate::backend::AskedBackend;
 use crate::host::bind::RankBinding;
-use crate::host::defaults::ThreadShare;
+use crate::host::rank::ThreadShare;
 use crate::host::terminal::RankTerminal;
 use crate::machine::{ElasticTerms, Problem};
 use crate::protocol::Restarts;

@@ -1,32 +1,27 @@
 //! Ranks of one host: their processes, pipes, signals and output.
 //!
-//! Two [processes](watchdog) stand guard over each other, and the [supervisor](supervisor) in one of them does what the
+//! Two [processes](front_end) stand guard over each other, and the [supervisor](supervisor) in one of them does what the
 //! [machine](crate::machine) decides.
+use crate::machine::Problem;
+use crate::request::JobRequest;
+
 pub(crate) mod bind;
 pub(crate) mod deaths;
-pub(crate) mod defaults;
 pub(crate) mod door;
 pub(crate) mod front_end;
-pub(crate) mod handed;
 pub(crate) mod job;
 pub(crate) mod master;
 pub(crate) mod meet;
 pub(crate) mod memory;
 pub(crate) mod metrics;
-pub(crate) mod output_stream;
-pub(crate) mod own_output;
+pub(crate) mod output;
 pub(crate) mod rank;
-pub(crate) mod rank_lines;
 pub(crate) mod signals;
 pub(crate) mod stdin;
 pub(crate) mod supervisor;
 pub(crate) mod sys;
 pub(crate) mod terminal;
 pub(crate) mod tree;
-pub(crate) mod watchdog;
-
-use crate::machine::Problem;
-use crate::request::JobRequest;
 
 /// Runs a job on this host alone and returns the exit code.
 pub(crate) fn launch(request: JobRequest) -> Result<u8, Problem> {
@@ -36,5 +31,5 @@ pub(crate) fn launch(request: JobRequest) -> Result<u8, Problem> {
     if is_default_size {
         eprintln!("comity launch: 1 rank; -n N starts N");
     }
-    watchdog::guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
+    front_end::guarded(job.tty.is_some(), |to_front, input| supervisor::supervise(job, to_front, input))
 }

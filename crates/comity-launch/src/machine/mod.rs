@@ -34,11 +34,10 @@
 //!
 //! # A job that goes on without a rank
 //! With [`JobPlan::elastic`] a rank that fails ends nobody. After a pause of [`pause`](restart::pause) it is started again
-//! ([`Action::Start`] for that rank alone), and joins the ranks that run ([`Event::Joined`]). `elastic.rs` has the rules.
+//! ([`Action::Start`] for that rank alone), and joins the ranks that run ([`Event::Joined`]). `ends.rs` has the rules.
+use ends::LostHost;
+use std::time::{Duration, Instant};
 
-mod blame;
-mod elastic;
-mod ending;
 mod ends;
 mod events;
 pub(crate) mod findings;
@@ -50,15 +49,10 @@ mod stopping;
 mod tests;
 mod verdict;
 
-use elastic::LostHost;
-
-pub(crate) use elastic::ElasticTerms;
-pub(crate) use ending::Ending;
-pub(crate) use events::{Action, Event, Problem, StopOrder, StopReason};
+pub(crate) use ends::ElasticTerms;
+pub(crate) use events::{Action, Ending, Event, Problem, StopOrder, StopReason};
 pub(crate) use restart::AttemptEnd;
 pub(crate) use verdict::{CutOff, Verdict, with_cut_off};
-
-use std::time::{Duration, Instant};
 
 /// Exit code for input that a user can correct.
 pub(crate) const USAGE: u8 = 2;
@@ -437,7 +431,7 @@ impl Machine {
 
     /// Cause of the job's end, by what the ranks say of each other.
     pub(crate) fn root_cause(&self) -> Option<StopReason> {
-        blame::root_cause(self)
+        verdict::root_cause(self)
     }
 
     /// Returns whether a host that was lost is tried.

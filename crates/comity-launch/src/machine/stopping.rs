@@ -1,8 +1,8 @@
 //! The end of a job in its order: SIGTERM, SIGKILL, what ranks left running, their output, the last line.
-use super::elastic::may_start;
+use super::ends::may_start;
 use super::{
     Action, Clearing, CutOff, Machine, OTHERS, PATIENCE_ORPHANED, Phase, ReaderProgress, Role, StopOrder,
-    StopReason, TWICE, VANISH, blame,
+    StopReason, TWICE, VANISH, verdict,
 };
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const TURN: Duration = Duration::from_millis(100);
 impl Machine {
     /// When [`Machine::tick`] has something to do next.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let look = blame::may_be_deserted(self).then(|| self.looked + self.plan.role.look());
+        let look = verdict::may_be_deserted(self).then(|| self.looked + self.plan.role.look());
         let phase = match self.phase {
             Phase::New | Phase::Over => None,
             Phase::Gathering => self.deadline,
@@ -70,9 +70,9 @@ impl Machine {
             Phase::Others { .. } => self.actions.push(Action::LookAtOthers),
             _ => {}
         }
-        if blame::may_be_deserted(self) && now >= self.looked + self.plan.role.look() {
+        if verdict::may_be_deserted(self) && now >= self.looked + self.plan.role.look() {
             self.looked = now;
-            if blame::deserted(self).is_some() {
+            if verdict::deserted(self).is_some() {
                 self.find_stopped();
             }
         }

@@ -1,6 +1,6 @@
 //! Agreement of the launchers: how they come together, and the facts that all of them get.
+use super::NodeRequest;
 use super::addresses::{self, NodeAddresses};
-use super::request::NodeRequest;
 use crate::address;
 use crate::host::job::Job;
 use crate::host::meet::{self, ReservedPort};

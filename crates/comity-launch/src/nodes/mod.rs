@@ -9,21 +9,13 @@
 //! The launchers [agree](agree) on the job as a group: whose ranks are which, where the ranks meet, a fresh key. Then they [watch](watch)
 //! each other: one whose rank fails, or that is gone, ends the ranks of all. At the end each has the others' findings, so all
 //! say the same last line and exit with the same code.
-mod addresses;
-mod agree;
-pub(crate) mod request;
-pub(crate) mod watch;
-
-pub use request::NodeRequest;
-
 use crate::host::job::{self, Job};
 use crate::host::meet::Meeting;
-use crate::host::own_output::Outputs;
+use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
 use crate::machine::{Ending, Event, Problem, REFUSED, Role, StopReason};
-use crate::request::JobRequest;
-use crate::upstream::terminal::FrontLine;
-use crate::upstream::{Order, Upstream};
+use crate::request::{JobRequest, section};
+use crate::upstream::{FrontLine, Order, Upstream};
 use agree::{Agreement, NodeCall};
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
@@ -34,6 +26,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::Nodes;
 
+mod addresses;
+mod agree;
+pub(crate) mod watch;
+
 /// Interval of the lines that other nodes are waited for.
 const SAID: Duration = Duration::from_secs(5);
 
@@ -43,7 +39,7 @@ pub(crate) fn launch(mut request: JobRequest, node: NodeRequest) -> Result<u8, P
     let call = NodeCall::check(&request, node)?;
     let size = request.size();
     let job = Job::check(request, false, size)?;
-    crate::host::watchdog::guarded(false, |front_end, input| {
+    crate::host::front_end::guarded(false, |front_end, input| {
         match open(call, job, log_dir, front_end, input) {
             Ok(Some(supervisor)) => supervisor.run(),
             Ok(None) => Ending::Signal(libc::SIGINT).code(),
@@ -143,5 +139,28 @@ fn wait(
             output.say(&format!("node {node} of {nodes} waits for the others at {at}"));
             say = Instant::now() + SAID * 2;
         }
+    }
+}
+
+/// Number of this host, and the meeting place.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NodeRequest {
+    /// Do without ssh: each of N hosts starts its own launcher, with the same COMITY_KEY_FILE or --insecure
+    #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["node_rank", "rendezvous"], conflicts_with_all = ["hosts", "hostfile", "total", "max_restarts", "metrics"], value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = section::HOSTS)]
+    pub nnodes: Option<u32>,
+
+    /// Number this host among them, from 0: ranks are numbered in this order
+    #[arg(hide_short_help = true, long, value_name = "R", requires_all = ["nnodes", "rendezvous"], value_parser = clap::value_parser!(u32).range(..4096), help_heading = section::HOSTS)]
+    pub node_rank: Option<u32>,
+
+    /// Meet the other launchers here: names or addresses of node 0's host by which this host knows it, with commas between; the default port is 29400
+    #[arg(hide_short_help = true, long, value_name = "HOST[:PORT],...", requires_all = ["nnodes", "node_rank"], help_heading = section::HOSTS)]
+    pub rendezvous: Option<String>,
+}
+
+impl NodeRequest {
+    /// Returns whether this launcher is one of several.
+    pub fn is_given(&self) -> bool {
+        self.nnodes.is_some()
     }
 }

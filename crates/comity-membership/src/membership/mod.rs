@@ -3,7 +3,7 @@
 mod sparse;
 
 use crate::{
-    Action, DIED, Fault, Heard, Message, Note, Pace, Presence, Reason, Verdict, Word, flood,
+    Action, DIED, Fault, Heard, Message, Note, Pace, Presence, Reason, Verdict, Word,
     liveness::Liveness,
     overlay::{Overlay, overlay_neighbours},
 };
@@ -32,8 +32,6 @@ struct Group<R> {
     failed: Option<R>,
     /// Members that were told of it, or told this rank.
     knows: Vec<bool>,
-    /// This rank saw the reason itself, and has not yet made sure that everyone knows.
-    unsure: bool,
     /// For how long a member was silent at the most, before it was heard again or given up.
     silence: Duration,
 }
@@ -64,7 +62,9 @@ pub struct Membership<R: Reason> {
     /// The path of the connection to a process, in words, where it is known.
     paths: BTreeMap<usize, String>,
     /// Graph of a job whose processes are not all connected to each other.
-    overlay: Option<Overlay<R>>,
+    overlay: Option<Overlay>,
+    /// All news of a large job while neighbours of this process are missing: those that connect later are told them.
+    news: Vec<Note<R>>,
     /// This process has said goodbye.
     leaving: bool,
     actions: Vec<Action<R>>,
@@ -84,6 +84,7 @@ impl<R: Reason> Membership<R> {
             liveness: Liveness::new(size, silence),
             paths: BTreeMap::new(),
             overlay: None,
+            news: Vec::new(),
             leaving: false,
             actions: Vec::new(),
         }
@@ -159,14 +160,13 @@ impl<R: Reason> Membership<R> {
         }
         let Some(place @ Presence::Absent) = self.presences.get_mut(rank) else { return false };
         *place = Presence::Live;
-        let mut news = Vec::new();
-        if let Some(overlay) = &mut self.overlay {
-            overlay.connected.insert(rank);
-            news = overlay.meets();
-        }
         self.liveness.meet(rank, now);
         self.actions.push(Action::News);
-        news.into_iter().for_each(|note| self.hand(vec![rank], note));
+        if let Some(overlay) = &mut self.overlay {
+            overlay.connected.insert(rank);
+            self.news.clone().into_iter().for_each(|note| self.hand(vec![rank], note));
+            self.meets();
+        }
         true
     }
 
@@ -250,7 +250,6 @@ impl<R: Reason> Membership<R> {
             left: vec![false; members.len()],
             failed: None,
             knows: vec![false; members.len()],
-            unsure: false,
             silence: Duration::ZERO,
         };
         self.groups.insert(group_id, group);
@@ -286,8 +285,8 @@ impl<R: Reason> Membership<R> {
             self.tell(to, Note::Leave { group_id });
         }
         self.groups.remove(&group_id);
-        self.closed.keep_last(MAX_CLOSED - 1);
         self.closed.push_back(group_id);
+        self.closed.drain(..self.closed.len().saturating_sub(MAX_CLOSED));
         self.early.retain(|(_, note)| note.group_id() != Some(group_id));
         true
     }
@@ -498,8 +497,8 @@ impl<R: Reason> Membership<R> {
             | Note::Spread { .. }
             | Note::Passed { .. } => {}
         }
-        self.early.keep_last(MAX_EARLY - 1);
         self.early.push_back((from, note));
+        self.early.drain(..self.early.len().saturating_sub(MAX_EARLY));
     }
 
     /// A member has opened a group that this process has not. In a large job all hear of all groups, so the oldest make room.
@@ -534,22 +533,18 @@ impl<R: Reason> Membership<R> {
                 }
                 Verdict::Dead { rank, silence } => {
                     self.measure(rank, Some(silence));
-                    // It stays in the connection after its end, and is read when that rank runs again.
-                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
                     let alone = if self.hears_nobody(rank, heard_until) { ALONE } else { "" };
                     let seconds = silence.as_secs_f64();
-                    self.is_silent_for(silence);
                     let path = self.paths.get(&rank).map_or("", String::as_str);
-                    self.lose(rank, &format!("fell silent: nothing heard for {seconds:.1} s{path}{alone}"));
+                    let cause = format!("fell silent: nothing heard for {seconds:.1} s{path}{alone}");
+                    self.give_up(rank, silence, &cause);
                 }
                 Verdict::Stuck { rank, silence } => {
                     let cause = format!(
                         "answers on new connections, but its control connection has carried nothing for {:.1} s; look at what lies between the hosts",
                         silence.as_secs_f64()
                     );
-                    self.tell(vec![rank], Note::GivenUp { silence: silence.as_millis() as u64 });
-                    self.is_silent_for(silence);
-                    self.lose(rank, &cause);
+                    self.give_up(rank, silence, &cause);
                 }
             }
             self.actions.push(Action::Log(Word::Silent(verdict)));
@@ -564,7 +559,6 @@ impl<R: Reason> Membership<R> {
     /// Beat when it is time. [`tick`](Self::tick) does so too.
     pub fn beat(&mut self, now: Instant, progress: u64) {
         if !self.leaving && self.liveness.beats(now) {
-            self.make_sure();
             self.actions.push(Action::Beat { progress });
         }
     }
@@ -592,19 +586,6 @@ impl<R: Reason> Membership<R> {
         silent.len() + gone > 0 && silent.iter().all(|s| *s)
     }
 
-    /// A flood passes by those who have not opened the group yet, and ends where no other partner has. Whoever began it tells
-    /// the rest itself, when a note to each is due in any case.
-    fn make_sure(&mut self) {
-        let unsure: Vec<u64> =
-            self.groups.iter().filter(|(_, g)| g.unsure).map(|(group_id, _)| *group_id).collect();
-        for group_id in unsure {
-            self.tell_all(group_id);
-            if let Some(group) = self.groups.get_mut(&group_id) {
-                group.unsure = false;
-            }
-        }
-    }
-
     /// `rank` has ended without a goodbye.
     fn lose(&mut self, rank: usize, cause: &str) {
         self.ended(rank, Presence::Dead(cause.into()));
@@ -615,8 +596,8 @@ impl<R: Reason> Membership<R> {
             return;
         }
         let Some(place) = self.presences.get_mut(rank) else { return };
-        if let (Presence::Absent, Some(overlay)) = (std::mem::replace(place, how), &mut self.overlay) {
-            overlay.meets();
+        if std::mem::replace(place, how) == Presence::Absent {
+            self.meets();
         }
         self.liveness.forget(rank);
         let connected = self.close(rank);
@@ -661,7 +642,6 @@ impl<R: Reason> Membership<R> {
     /// A group has failed, as `from`, a member, has told or this rank has seen: unless it had before, tell others, and those who
     /// wait here.
     fn fail(&mut self, group_id: u64, from: Option<usize>, failure: R) {
-        let beats = self.limit().is_some();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let size = group.members.len();
         if let Some(knows) = from.and_then(|m| group.knows.get_mut(m)) {
@@ -671,17 +651,12 @@ impl<R: Reason> Membership<R> {
             return;
         }
         group.failed = Some(failure.clone());
-        group.unsure = from.is_none() && self.overlay.is_none();
-        // Told before this process can act on it and exit. Without beats nobody would make sure, so there is no flood.
+        // Told before this process can act on it and exit.
         if self.overlay.is_some() {
             // Whoever hears of it has passed it on already.
             if from.is_none() {
                 self.spread(Note::Abort { group_id, failure: failure.clone() });
             }
-        } else if size > flood::DIRECT && beats {
-            let presences = &self.presences;
-            let partners = flood::partners(group.mine, size, |m| group.has(presences, m));
-            self.tell_of(group_id, partners);
         } else if from.is_none() {
             self.tell_all(group_id);
         } else {
@@ -722,20 +697,6 @@ impl<R: Reason> Membership<R> {
 
 #[cfg(test)]
 mod tests;
-
-/// Keeps a queue short.
-trait KeepLast {
-    /// Drop the oldest until at most `n` are left.
-    fn keep_last(&mut self, n: usize);
-}
-
-impl<T> KeepLast for VecDeque<T> {
-    fn keep_last(&mut self, n: usize) {
-        while self.len() > n {
-            self.pop_front();
-        }
-    }
-}
 
 fn gave_up(rank: usize, words: &str, because_of: &[usize]) -> Fault {
     Fault { rank, words: format!("gave up: {words}"), because_of: because_of.to_vec() }

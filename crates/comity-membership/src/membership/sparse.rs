@@ -44,11 +44,14 @@ impl<R: Reason> Membership<R> {
         connected
     }
 
-    /// The process that is given up next was silent for so long.
-    pub(super) fn is_silent_for(&mut self, silence: Duration) {
+    /// Give up a process that was silent for so long. It is told: that stays in the connection after its end, and is read when it runs again.
+    pub(super) fn give_up(&mut self, rank: usize, silence: Duration, cause: &str) {
+        let millis = silence.as_millis() as u64;
+        self.tell(vec![rank], Note::GivenUp { silence: millis });
         if let Some(overlay) = &mut self.overlay {
-            overlay.silence = Some(silence.as_millis() as u64);
+            overlay.silence = Some(millis);
         }
+        self.lose(rank, cause);
     }
 
     /// A process has ended for this one. Where the connection between the two is gone, tell all.
@@ -285,8 +288,24 @@ impl<R: Reason> Membership<R> {
         let number = overlay.number;
         let to = overlay.connected.iter().copied().collect();
         let news = Note::Spread { origin, number, note: Box::new(note) };
-        overlay.keep(&news);
+        self.send_news(to, news);
+    }
+
+    /// Send news to those neighbours that are connected, and keep them for those that are missing.
+    fn send_news(&mut self, to: Vec<usize>, news: Note<R>) {
+        if self.overlay.as_ref().is_some_and(|overlay| overlay.missing > 0) {
+            self.news.push(news.clone());
+        }
         self.hand(to, news);
+    }
+
+    /// A neighbour has connected for the first time, or never will.
+    pub(super) fn meets(&mut self) {
+        let Some(overlay) = &mut self.overlay else { return };
+        overlay.missing = overlay.missing.saturating_sub(1);
+        if overlay.missing == 0 {
+            self.news.clear();
+        }
     }
 
     /// Take what came from a neighbour: what it says to this process, and from whom. News are passed on.
@@ -313,8 +332,7 @@ impl<R: Reason> Membership<R> {
         let others = overlay.connected.iter().copied().filter(|r| *r != rank && *r != origin);
         let to = others.collect();
         let news = Note::Spread { origin, number, note: note.clone() };
-        overlay.keep(&news);
-        self.hand(to, news);
+        self.send_news(to, news);
         Some(*note)
     }
 

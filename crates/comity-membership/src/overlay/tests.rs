@@ -1,11 +1,20 @@
 //! The graph itself.
 
 use super::*;
-use crate::simulate::SimulatedFailure;
 use proptest::prelude::*;
 
 /// Number of steps from `origin` to the farthest rank.
 fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<usize> {
+    depth_past_the_dead(origin, size, there, there)
+}
+
+/// The same if some of those that are there, as far as the others know, are not `alive`.
+fn depth_past_the_dead(
+    origin: usize,
+    size: usize,
+    there: &dyn Fn(usize) -> bool,
+    alive: &dyn Fn(usize) -> bool,
+) -> Option<usize> {
     let mut knows = vec![false; size];
     knows[origin] = true;
     let mut news = vec![origin];
@@ -13,12 +22,12 @@ fn depth(origin: usize, size: usize, there: &dyn Fn(usize) -> bool) -> Option<us
     loop {
         let mut next = Vec::new();
         for one in news.iter().flat_map(|r| around(*r, size, there)) {
-            if !std::mem::replace(&mut knows[one], true) {
+            if alive(one) && !std::mem::replace(&mut knows[one], true) {
                 next.push(one);
             }
         }
         if next.is_empty() {
-            return (0..size).all(|r| knows[r] || !there(r)).then_some(steps);
+            return (0..size).all(|r| knows[r] || !alive(r)).then_some(steps);
         }
         (news, steps) = (next, steps + 1);
     }
@@ -36,7 +45,7 @@ fn neighbours_are_few_and_news_get_around_in_few_steps() {
 #[test]
 fn what_is_for_one_rank_comes_in_few_steps() {
     for size in [65, 100, 256, 1000, 4096] {
-        let webs: Vec<Overlay<SimulatedFailure>> = (0..size)
+        let webs: Vec<Overlay> = (0..size)
             .map(|r| {
                 let mut web = Overlay::new(r, size);
                 web.connected.extend(overlay_neighbours(r, size));
@@ -59,7 +68,7 @@ fn what_is_for_one_rank_comes_in_few_steps() {
 
 #[test]
 fn news_are_taken_once_in_any_order() {
-    let mut web = Overlay::<SimulatedFailure>::new(0, 8);
+    let mut web = Overlay::new(0, 8);
     let new: Vec<bool> = [1, 3, 2, 3, 1, 4, 2].map(|n| web.is_new(5, n)).into();
     assert_eq!(new, [true, true, true, false, false, true, false]);
     assert!(!web.is_new(0, 9) && !web.is_new(8, 1));
@@ -85,10 +94,20 @@ proptest! {
         }
     }
 
+    /// Fewer dead ranks than a rank has neighbours leave nobody untold, though nobody knows of them.
+    #[test]
+    fn the_dead_do_not_stop_news(size in 65usize..400, dead in 0usize..400, origin in 0usize..400, seed: u64) {
+        let origin = origin % size;
+        let fewest = overlay_neighbours(0, size).len();
+        let dead: Vec<usize> = (0..fewest - 1).map(|i| (seed as usize).wrapping_add(i * (dead + 1)) % size).collect();
+        let alive = |r: usize| r == origin || !dead.contains(&r);
+        prop_assert!(depth_past_the_dead(origin, size, &|_| true, &alive).is_some());
+    }
+
     /// Fewer edges than a rank has cut nobody off; all those of one rank cut off that one.
     #[test]
     fn an_edge_that_is_gone_cuts_nobody_off(size in 65usize..200, rank in 1usize..65) {
-        let mut web = Overlay::<SimulatedFailure>::new(0, size);
+        let mut web = Overlay::new(0, size);
         web.connected.extend(overlay_neighbours(0, size));
         let edges = overlay_neighbours(rank, size);
         for (i, one) in edges.iter().enumerate() {
@@ -106,7 +125,7 @@ proptest! {
 
 #[test]
 fn who_may_be_taken_for_a_neighbour_of_a_lost_rank_says_so_once() {
-    let mut web = Overlay::<SimulatedFailure>::new(0, 128);
+    let mut web = Overlay::new(0, 128);
     web.close_over(5);
     web.hearsay.insert(5);
     assert_eq!(web.take_near_hearsay(), []);
@@ -124,7 +143,7 @@ proptest! {
         let me = me.index(size);
         let rank = rank.index(size);
         prop_assume!(me != rank);
-        let mut web = Overlay::<SimulatedFailure>::new(me, size);
+        let mut web = Overlay::new(me, size);
         (0..size).filter(|r| *r != me && !all && out[*r]).for_each(|r| web.close_over(r));
         let is_near = around(me, size, |r| r == rank || web.is_in(r)).contains(&rank);
         web.close_over(rank);

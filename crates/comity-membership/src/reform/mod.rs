@@ -72,7 +72,7 @@ pub enum ReformAction {
 }
 
 /// Part of this rank in the agreement on the group that follows a group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reform {
     me: usize,
     size: usize,
@@ -106,25 +106,7 @@ pub struct Reform {
 impl Reform {
     /// Start as member `me` of a group of `size`. `store`: a store outlives the members, and has a vote.
     pub fn new(me: usize, size: usize, store: bool) -> Self {
-        Self {
-            me,
-            size,
-            store,
-            store_is_gone: false,
-            gone: BTreeMap::new(),
-            asking: 0,
-            terms: None,
-            voter: Voter::default(),
-            formed: Vec::new(),
-            forming: None,
-            decided: None,
-            lead: Lead::default(),
-            missing: Vec::new(),
-            again: None,
-            until: None,
-            own: VecDeque::new(),
-            actions: Vec::new(),
-        }
+        Self { me, size, store, ..Self::default() }
     }
 
     /// Take what is to be done since the last time. Do it in its order.
@@ -139,9 +121,13 @@ impl Reform {
 
     /// When to call [`tick`](Self::tick) at the latest.
     pub fn next(&self) -> Option<Instant> {
-        let until = self.until.map(|until| until + if self.leads() { Duration::ZERO } else { GRACE });
         self.terms?;
-        self.again.into_iter().chain(until).chain(self.lead.pause()).min()
+        self.again.into_iter().chain(self.late_at()).chain(self.lead.pause()).min()
+    }
+
+    /// When this rank asks no more. Whoever calls the roll knows best who is missing, and tells the others.
+    fn late_at(&self) -> Option<Instant> {
+        Some(self.until? + if self.leads() { Duration::ZERO } else { GRACE })
     }
 
     /// Ask for a new group, until a time.
@@ -233,9 +219,7 @@ impl Reform {
         if self.terms.is_none() {
             return;
         }
-        // Whoever calls the roll knows best who is missing, and tells the others.
-        let grace = if self.leads() { Duration::ZERO } else { GRACE };
-        if self.until.is_some_and(|until| now >= until + grace) {
+        if self.late_at().is_some_and(|at| now >= at) {
             let missing = if self.leads() { self.unanswered() } else { self.missing.clone() };
             return self.refuse(Refusal::Late { by: self.me, missing });
         }

@@ -6,7 +6,7 @@ use super::{
     member::{Occasion, SimulatedMember},
     scenario::{PlantedFault, SECOND, Scenario},
 };
-use crate::{Action, Note, flood};
+use crate::{Action, Note};
 use std::collections::HashMap;
 
 /// Fault that did happen, and so may be found.
@@ -152,9 +152,7 @@ impl Judge {
             Cause::Reset { a, b, .. } => [(*a, *b), (*b, *a)].contains(&(culprit, by)),
             Cause::Aborted { group: g, failure: f, .. } => *g == group && f == failure,
         });
-        // One that is stopped again before it has heard anybody takes its own sleep for theirs, once: its time is extended once.
-        let dazed = by == rank && s.stopped_again(rank);
-        if !just && !dazed {
+        if !just {
             self.accuse(|| {
                 format!(
                     "rank {rank} names rank {culprit} (seen by rank {by}) in group {group} for no reason: {failure:?}"
@@ -187,7 +185,6 @@ impl Judge {
         if s.sparse {
             return self.count_sparse(s, rank, actions);
         }
-        let beats = matches!(actions.last(), Some(Action::Beat { .. }));
         for (i, action) in actions.iter().enumerate() {
             let Action::Tell {
                 to,
@@ -206,12 +203,10 @@ impl Judge {
                 matches!(actions.get(i + 1), Some(Action::Fail { group_id: c, .. }) if c == group_id);
             let first_hand = occasion != Occasion::Hear || members[*by] == rank;
             let most = match (at_once, occasion) {
-                (true, _) if size > flood::DIRECT => flood::most(size),
-                // Up to 64, only those who saw it tell all; the others tell whom it is about.
+                // Only those who saw it tell all; the others tell whom it is about.
                 (true, Occasion::Hear) if !first_hand && members[*culprit] != rank => 1,
                 (true, _) => size - 1,
                 (false, Occasion::Leave) => size - 1,
-                (false, Occasion::Tick) if beats && first_hand => size - 1,
                 _ => 0,
             };
             if to.len() > most || all >= size {
@@ -279,7 +274,7 @@ impl Judge {
                         let due = due.max(s.mended(due) + SECOND + 2 * s.slowness());
                         due.min(self.promptly(s, g).map_or(u64::MAX, |p| from + p))
                     };
-                    let counts = counts.max(self.counts(s, cause, rank, plan.members.len()));
+                    let counts = counts.max(self.counts(s, cause, rank));
                     let woken = matches!(cause, Cause::Ended { until, .. }
                         if until.saturating_sub(counts) <= s.limit + late + s.slack());
                     if woken || due(from) > s.end {
@@ -301,8 +296,8 @@ impl Judge {
         Ok(open)
     }
 
-    /// From when on `rank` finds a cause in a group of `size`, if only silence shows it.
-    fn counts(&self, s: &Scenario, cause: &Cause, rank: usize, size: usize) -> u64 {
+    /// From when on `rank` finds a cause, if only silence shows it.
+    fn counts(&self, s: &Scenario, cause: &Cause, rank: usize) -> u64 {
         let cut = s.faults.iter().any(|f| matches!(f, PlantedFault::Cut { .. }));
         let still =
             s.faults.iter().any(|f| matches!(f, PlantedFault::Power { .. } | PlantedFault::Stop { .. }));
@@ -310,7 +305,7 @@ impl Judge {
             Cause::Cut { .. } | Cause::Ended { heard: false, .. } => true,
             // Ends and notes are heard, unless they are held up, or one that was to pass them on does not.
             Cause::Ended { heard: true, .. } => cut,
-            Cause::Reset { .. } | Cause::Aborted { .. } => cut || still && size > flood::DIRECT,
+            Cause::Reset { .. } | Cause::Aborted { .. } => cut || still && s.sparse,
         };
         if silent { self.beginnings.counts(rank) } else { 0 }
     }
@@ -382,15 +377,8 @@ impl Judge {
         let (PlantedFault::Kill { at, sends: None, .. } | PlantedFault::Abort { at, .. }) = fault else {
             return None;
         };
-        let size = s.groups[g].members.len();
-        let hops = if s.sparse {
-            // The edges that are gone, then what follows.
-            u64::from(s.size.ilog2()) / 2 + 4
-        } else if size > flood::DIRECT {
-            u64::from(size.ilog2()) / 2 + 2
-        } else {
-            1
-        };
+        // In a large job the edges that are gone, then what follows.
+        let hops = if s.sparse { u64::from(s.size.ilog2()) / 2 + 4 } else { 1 };
         whole(at).then_some(hops * s.slack() + 1)
     }
 }

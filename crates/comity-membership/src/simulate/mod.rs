@@ -1,7 +1,7 @@
 //! Every rank of a job in one thread and in virtual time, with faults: the proof of the promise about failures.
 //!
-//! A seed makes a scenario: 2 to 1,024 ranks, groups that are opened, left and told about at random times, delays, and
-//! faults: kills (also between two notes of a flood), hosts without power, stops and wakes, cuts both ways and one way,
+//! A seed makes a scenario: 2 to 64 ranks (of larger jobs see `sparse` and `vast`), groups that are opened, left and told about at random times, delays, and
+//! faults: kills (also between two notes), hosts without power, stops and wakes, cuts both ways and one way,
 //! broken connections, slow control threads, aborts by one rank or several. Each rank runs the true
 //! [`Membership`](crate::Membership). A run fails when one of these is broken:
 //!
@@ -12,7 +12,7 @@
 //! - The culprit and the witness named are true: it ended, aborted, or cannot be heard by that witness. Where
 //!   there is one cause, all therefore name the same. Without a cause no group fails.
 //! - A member that left in good order is no culprit, and one that left a failed group is not taken for one in good order.
-//! - The first reason stays. Nobody is told twice; a flood in a large group costs a rank 2 log2(n) notes at most.
+//! - The first reason stays. Nobody is told twice.
 //!
 //! `COMITY_SIM_SEEDS=1000000` runs so many seeds, `COMITY_SIM_SEEDS=1000000..2000000` those, `COMITY_SIM_SEED=12345` repeats one and prints what happened.
 //!
@@ -108,28 +108,6 @@ fn the_promise_is_kept() {
     assert!(seeds < 100 || failures > seeds, "only {failures} failures in {seeds} seeds");
 }
 
-/// Four in ten thousand of the ordinary seeds have more than 300 ranks, and they cost the most: one of these always runs.
-#[test]
-fn the_promise_is_kept_in_large_groups() {
-    let most = |seed| (seed, 1024..=1024);
-    let many = |seed| (seed, 300..=1024);
-    let runs = scope::Scope::from_env().share(vec![most(3), most(1), many(4), many(5)], 4);
-    let begun = Instant::now();
-    let one = |number: u64| {
-        let (seed, sizes) = runs[number as usize].clone();
-        let scenario = Scenario::new(seed, Some(sizes.clone()));
-        let since = Instant::now();
-        let verdict = run(&scenario, None);
-        println!("seed {seed}, {} ranks, {verdict:?}, in {:.1?}", scenario.size, since.elapsed());
-        match verdict {
-            Ok((found, _)) if found > 0 => Ok(()),
-            _ => Err(format!("seed {seed} with {sizes:?} ranks: {verdict:?}")),
-        }
-    };
-    assert_eq!(broken(0..runs.len() as u64, 2, ENOUGH, one), [].into());
-    println!("in {:.1?}", begun.elapsed());
-}
-
 /// `COMITY_SIM_HOURS=10000` runs so many, each a job of its own.
 #[test]
 fn hours_pass_without_a_false_alarm() {
@@ -159,13 +137,6 @@ fn a_seed_repeats_itself() {
 }
 
 #[test]
-fn members_that_no_partner_can_tell_are_told() {
-    for seed in 0..10 {
-        assert_eq!(run(&Scenario::sparse(seed), None).map(|(found, _)| found > 5), Ok(true), "seed {seed}");
-    }
-}
-
-#[test]
 fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
     for seed in 0..20 {
         let scenario = Scenario::joining(seed);
@@ -186,12 +157,8 @@ fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
 #[test]
 fn mistakes_are_found() {
     for mutant in Mutant::ALL {
-        let scenario = |seed| match mutant {
-            Mutant::NotSure => Scenario::sparse(seed),
-            mutant => Scenario::new(seed, Some(if mutant.is_of_floods() { 65..=80 } else { 2..=20 })),
-        };
         let most = 500;
-        let found = (0..most).find(|seed| run(&scenario(*seed), Some(mutant)).is_err());
+        let found = (0..most).find(|seed| run(&Scenario::new(*seed, Some(2..=20)), Some(mutant)).is_err());
         println!("{mutant:?}: found by seed {found:?}");
         assert!(found.is_some(), "{mutant:?} was not found in {most} seeds");
     }

@@ -1,14 +1,10 @@
 //! Membership with a mistake, to prove that the simulator finds it.
 
 use super::{SimulatedFailure, member::Occasion, scenario::Scenario};
-use crate::{Action, Heard, Note, flood};
+use crate::{Action, Heard, Note};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutant {
-    /// Ranks that hear of a failure in a large group do not pass it on.
-    NoForward,
-    /// Whoever passes it on or sees it tells everyone in a large group.
-    TellsAll,
     /// The member after the culprit is named.
     WrongCulprit,
     /// Every reason replaces the one before.
@@ -21,13 +17,13 @@ pub(super) enum Mutant {
     ForgetsEarly,
     /// Nobody is given up.
     IgnoresSilence,
-    /// Ranks that a flood has missed get no note with the next beat.
-    NotSure,
     /// The rank that passes it on is named as the one that saw it.
     WrongWitness,
     /// Nobody is asked whether it lives.
     AsksNobody,
-    /// In a large job: that an edge is gone is not passed on.
+    /// In a large job: ranks that hear of a failure do not pass it on.
+    NoForward,
+    /// That an edge is gone is not passed on.
     KeepsLosses,
     /// Nobody takes note of edges that are gone.
     DeafToLosses,
@@ -37,26 +33,19 @@ pub(super) enum Mutant {
 
 impl Mutant {
     /// Mistakes in the graph of large jobs.
-    pub(super) const SPARSE: [Self; 3] = [Self::KeepsLosses, Self::DeafToLosses, Self::NoNewNeighbours];
+    pub(super) const SPARSE: [Self; 4] =
+        [Self::NoForward, Self::KeepsLosses, Self::DeafToLosses, Self::NoNewNeighbours];
 
-    pub(super) const ALL: [Self; 11] = [
-        Self::NoForward,
-        Self::TellsAll,
+    pub(super) const ALL: [Self; 8] = [
         Self::WrongCulprit,
         Self::LastReason,
         Self::DeafToLeave,
         Self::LeavesFailed,
         Self::ForgetsEarly,
         Self::IgnoresSilence,
-        Self::NotSure,
         Self::WrongWitness,
         Self::AsksNobody,
     ];
-
-    /// Return whether only groups beyond the direct size can show it.
-    pub(super) fn is_of_floods(self) -> bool {
-        matches!(self, Self::NoForward | Self::TellsAll | Self::NotSure | Self::WrongWitness)
-    }
 
     /// Change what a rank hears.
     pub(super) fn hear(
@@ -95,23 +84,11 @@ impl Mutant {
     ) {
         let aborts = |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note, .. } if matches!(said(note), Note::Abort { .. }));
         let losses = |a: &Action<SimulatedFailure>| matches!(a, Action::Tell { note, .. } if matches!(said(note), Note::Lost { by, .. } if *by != rank));
-        let failing = actions.iter().any(|a| matches!(a, Action::Fail { .. }));
         match self {
             Self::AsksNobody => actions.retain(|a| !matches!(a, Action::Ask { .. })),
             Self::KeepsLosses if occasion == Occasion::Hear => actions.retain(|a| !losses(a)),
             Self::NoNewNeighbours => actions.retain(|a| !matches!(a, Action::Dial { .. })),
             Self::NoForward if occasion == Occasion::Hear => actions.retain(|a| !aborts(a)),
-            Self::NotSure if occasion == Occasion::Tick && !failing => actions.retain(|a| !aborts(a)),
-            Self::TellsAll => {
-                for action in actions.iter_mut() {
-                    if let Action::Tell { to, note: Note::Abort { group_id, .. } } = action
-                        && let Some(g) = s.groups.iter().find(|g| g.group_id == *group_id)
-                        && g.members.len() > flood::DIRECT
-                    {
-                        *to = g.members.iter().copied().filter(|m| *m != rank).collect();
-                    }
-                }
-            }
             Self::WrongCulprit if occasion == Occasion::Tick || occasion == Occasion::Hear => {
                 for action in actions.iter_mut() {
                     if let Action::Fail { group_id, failure } = action

@@ -80,10 +80,7 @@ impl Scenario {
     pub(super) fn new(seed: u64, sizes: Option<RangeInclusive<usize>>) -> Self {
         let mut rng = Rng::new(seed);
         let size = size(&mut rng, sizes);
-        let limit = if size > 300 {
-            // Beats of so many cost time; the longer the limit, the fewer they are.
-            5 * SECOND
-        } else if size > 32 {
+        let limit = if size > 32 {
             SECOND
         } else {
             [200 * MS, SECOND, SECOND, 5 * SECOND, 30 * SECOND][rng.below(5)]
@@ -93,11 +90,7 @@ impl Scenario {
             1 => (100, 5 * MS),
             _ => (1, (limit / 100).min(50 * MS) + MS),
         };
-        let lag = if size > 100 {
-            (2 * MS, 8 * MS)
-        } else {
-            (5, [50, 2 * MS, (limit / 100).min(50 * MS)][rng.below(3)])
-        };
+        let lag = (5, [50, 2 * MS, (limit / 100).min(50 * MS)][rng.below(3)]);
         let mut s = Self {
             seed,
             size,
@@ -116,13 +109,7 @@ impl Scenario {
         s.strike(&mut rng, calm);
         let last = s.faults.iter().map(PlantedFault::last).max().unwrap_or(0);
         let opened = s.opened();
-        let need = if size > 300 && s.faults.iter().all(PlantedFault::is_seen_at_once) {
-            // Long enough for the news to get around.
-            SECOND
-        } else {
-            limit + SECOND
-        };
-        s.end = last.max(opened) + need + s.most_lateness() + 2 * s.slack() + 10 * MS;
+        s.end = last.max(opened) + limit + SECOND + s.most_lateness() + 2 * s.slack() + 10 * MS;
         s
     }
 
@@ -171,7 +158,7 @@ impl Scenario {
     /// Make groups.
     fn gather(&mut self, rng: &mut Rng, calm: bool) {
         // The world of most jobs, and some parts of it.
-        let splits = if self.size > 2 && self.size <= 300 { rng.below(4) } else { 0 };
+        let splits = if self.size > 2 { rng.below(4) } else { 0 };
         for i in 0..=splits {
             let n = if i == 0 && rng.chance(90) { self.size } else { 2 + rng.below(self.size - 1) };
             let mut members = rng.some(n, self.size);
@@ -368,34 +355,6 @@ impl Scenario {
         cuts.max().unwrap_or(0)
     }
 
-    /// Return whether a rank is stopped a second time within the limit after it was let go.
-    pub(super) fn stopped_again(&self, rank: usize) -> bool {
-        let stops = || {
-            self.faults.iter().filter_map(|f| match f {
-                PlantedFault::Stop { rank: r, at, to, .. } if *r == rank => {
-                    Some((*at, to.unwrap_or(u64::MAX)))
-                }
-                _ => None,
-            })
-        };
-        stops().any(|(_, to)| stops().any(|(at, _)| at > to && at - to < self.limit))
-    }
-
-    /// A large group that one in nine has opened when one of these aborts it.
-    pub(super) fn sparse(seed: u64) -> Self {
-        let mut s = Self::new(seed, Some(65..=80));
-        let n = s.size;
-        let enter = (0..n).map(|m| if m % 9 == 0 { MS } else { NEVER }).collect();
-        s.groups =
-            vec![SimulatedGroup { group_id: 1, members: (0..n).collect(), enter, leave: vec![None; n] }];
-        s.goodbyes = Vec::new();
-        s.linger = None;
-        let by = Rng::new(seed).below(7) * 9;
-        s.faults = vec![PlantedFault::Abort { group: 0, by, culprit: by, at: 100 * MS }];
-        s.end = s.limit + 2 * SECOND;
-        s
-    }
-
     /// A large job of which three in four ranks leave and end, and then one that is left is killed.
     pub(super) fn thinned(seed: u64) -> Self {
         let mut s = Self::new(seed, Some(65..=80));
@@ -436,7 +395,7 @@ impl Scenario {
     fn late(&self, counts: impl Fn(usize) -> bool) -> u64 {
         let late = self.faults.iter().map(|f| match f {
             PlantedFault::Slow { rank, at, to, lag } if counts(*rank) => to - at + lag,
-            // For longer it sleeps, which gives the others all of their time anew.
+            // For longer it sleeps, which counts as a tenth of the limit.
             PlantedFault::Stop { rank, at, to: Some(to), .. }
                 if counts(*rank) && to - at <= self.limit / 2 + self.slack() =>
             {
@@ -463,11 +422,6 @@ impl PlantedFault {
             Self::Slow { to, .. } => *to,
         }
     }
-
-    /// Return whether no silence must pass before it is found.
-    fn is_seen_at_once(&self) -> bool {
-        matches!(self, Self::Kill { sends: None, .. } | Self::Abort { .. } | Self::Reset { .. })
-    }
 }
 
 fn size(rng: &mut Rng, sizes: Option<RangeInclusive<usize>>) -> usize {
@@ -475,10 +429,7 @@ fn size(rng: &mut Rng, sizes: Option<RangeInclusive<usize>>) -> usize {
         (Some(sizes), _) => (*sizes.start(), *sizes.end()),
         (_, 0..6000) => (2, 8),
         (_, 6000..9000) => (9, 24),
-        (_, 9000..9880) => (25, 64),
-        (_, 9880..9975) => (65, 130),
-        (_, 9975..9996) => (131, 300),
-        _ => (301, 1024),
+        _ => (25, 64),
     };
     rng.between(low as u64, high as u64) as usize
 }

@@ -11,7 +11,7 @@ use comity_membership::Voter;
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// The most that wait at once.
-const MAX_WAITING: usize = crate::wire::MAX_JOINERS;
+const MAX_WAITING: usize = 1024;
 
 /// Process that came while the job ran.
 #[derive(Debug)]

@@ -1,15 +1,15 @@
-//! Shared memory as a transport: the higher rank connects to the socket of the host, over which the lower one passes the memory.
+//! Shared memory as a transport: the higher rank connects to the socket of the host, over which it passes the memory.
 
 use super::{ShmLink, loans::Pull};
 use crate::{
-    About, Attempt, Card, Connected, Connection, Connector, JobInfo, LinkKind, NewLink, Pair, Result, Seen,
+    About, Attempt, Card, Connected, Connection, Connector, JobInfo, LinkKind, Missed, Pair, Result, Seen,
     Transport, TransportInfo, Variables,
-    channel::Stream,
-    dial_within_host, info_of_host,
+    channel::Miss,
+    connect_within_host, info_of_host,
     sys::{Lineage, PeerMemory, SharedMemory, Tracer, yama_scope},
     within_host,
 };
-use std::{io, thread};
+use std::{os::fd::AsFd, thread};
 
 #[derive(Debug)]
 pub(crate) struct Shm {
@@ -136,23 +136,23 @@ impl Transport for Shm {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
-        Ok(match dial_within_host(pair, connector)? {
-            // It makes the memory when it opens the group.
-            Ok(stream) => Connected::Soon(Stream::Unix(stream)),
-            Err(why) => Connected::Not(why),
-        })
+        connect_within_host(pair, connector, |stream| ShmLink::create(stream, self.pull))
     }
 
-    fn attach(&self, stream: Stream) -> NewLink {
-        match stream {
-            Stream::Unix(stream) => ShmLink::attach(stream, self.pull),
-            Stream::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, connector: &dyn Connector) -> Attempt {
+        let stream = match within_host(connections) {
+            Ok(stream) => stream,
+            Err(not) => return Ok(not),
+        };
+        // WAIT(until): the memory, which the other end sends as soon as it has connected
+        let waited = connector.wait(stream.as_fd(), connector.until());
+        // Also of one that has left: what it has put there is to be read.
+        match (ShmLink::attach(stream, self.pull), waited) {
+            (Err(_), Err(error)) => {
+                Err(Missed { at: "its socket on this host".into(), miss: Miss::Stop(error) })
+            }
+            (link, _) => Ok(Connected::Link(link)),
         }
-    }
-
-    fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
-        Ok(within_host(connections)
-            .map_or_else(|not| not, |stream| Connected::Link(ShmLink::create(stream, self.pull))))
     }
 }
 

@@ -225,7 +225,7 @@ fn long_messages_go_aside_and_short_ones_come_back() {
     let (streams, mut peers) = streams(4);
     for stream in &streams {
         // All of a message fits in.
-        socket2::SockRef::from(stream).set_send_buffer_size(1 << 20).unwrap();
+        SockRef::from(stream).set_send_buffer_size(1 << 20).unwrap();
     }
     let options = TcpOptions { ways: Ways::Second, ..TcpOptions::default() };
     let mut link = TcpLink::with_options(streams, Vec::new(), &options).unwrap();

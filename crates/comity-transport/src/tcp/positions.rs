@@ -8,9 +8,12 @@ use super::{
     CHUNK, Route,
     frame::{FRAME, FrameRoute, HEADER, SEALED_BATCH, SEALED_HEADER, SEALED_MOST, SMALL},
     framing::{Unframing, unframing},
-    socket::receive,
 };
-use crate::{LinkError, SMALL_WANT, channel::Seal};
+use crate::{
+    LinkError, SMALL_WANT,
+    channel::Seal,
+    socket::{Inbox, receive},
+};
 use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
 
 /// Bytes of the buffer of a connection.
@@ -21,69 +24,6 @@ pub(super) const AHEAD: usize = 4 << 10;
 
 const _: () = assert!(SMALL + HEADER <= AHEAD && INBOX >= SEALED_MOST + SEALED_HEADER + AHEAD);
 const _: () = assert!(INBOX >= SEALED_BATCH + AHEAD);
-
-/// Bytes read from a connection ahead of their use: a header, or bytes to lend.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Inbox {
-    fn new(len: usize) -> Self {
-        // Zeroed memory comes untouched from the system, so what is never read into costs nothing.
-        Self { bytes: vec![0; len].into_boxed_slice(), start: 0, end: 0 }
-    }
-
-    fn unread(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    fn pass(&mut self, n: usize) {
-        self.start += n;
-        if self.start == self.end {
-            self.start = 0;
-            self.end = 0;
-        }
-    }
-
-    fn clear(&mut self) {
-        self.start = 0;
-        self.end = 0;
-    }
-
-    /// Room for up to `n` more bytes behind the unread ones.
-    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
-        // In the clear less than a header or a small want is unread then: moving that costs nothing. Sealed, it is part of a frame.
-        self.bytes.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
-        let until = self.bytes.len().min(self.end.saturating_add(n));
-        &mut self.bytes[self.end..until]
-    }
-
-    /// Add what fits of `bytes`; how many.
-    fn extend(&mut self, bytes: &[u8]) -> usize {
-        let room = self.room(bytes.len());
-        let n = room.len();
-        room.copy_from_slice(&bytes[..n]);
-        self.grow(n);
-        n
-    }
-
-    /// `n` bytes came into the room.
-    pub(super) fn grow(&mut self, n: usize) {
-        self.end += n;
-    }
-
-    /// Room for what is missing of `whole` bytes, with a little more; unread bytes move only if they must.
-    pub(super) fn room_for(&mut self, whole: usize) -> &mut [u8] {
-        if self.bytes.len() - self.start < whole + AHEAD {
-            return self.room(whole.saturating_sub(self.end - self.start) + AHEAD);
-        }
-        &mut self.bytes[self.end..self.start + whole + AHEAD]
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Inbound {
@@ -121,8 +61,7 @@ impl Inbound {
 
     /// Its first `n` bytes, which are there.
     pub(super) fn front(&mut self, n: usize) -> &mut [u8] {
-        let inbox = &mut self.inboxes[self.turn];
-        &mut inbox.bytes[inbox.start..inbox.start + n]
+        self.inboxes[self.turn].front(n)
     }
 
     /// Its first `n` bytes are not needed any more.

@@ -65,19 +65,14 @@ impl Transport for Tcp {
     }
 
     fn check(settings: &TcpSettings, _: usize) -> Result<()> {
-        if let Some(n) = settings.connections.filter(|n| !(1..=MAX_CONNECTIONS).contains(n)) {
-            return Err(Error::setting(
-                "COMITY_CONNECTIONS",
-                n,
-                format!("connections (COMITY_CONNECTIONS) is {n}; allowed is 1 to {MAX_CONNECTIONS}"),
-            ));
-        }
-        if let Some(n) = settings.send_threads.filter(|n| *n > MAX_SEND_THREADS) {
-            return Err(Error::setting(
-                "COMITY_SEND_THREADS",
-                n,
-                format!("send_threads (COMITY_SEND_THREADS) is {n}; allowed is 0 to {MAX_SEND_THREADS}"),
-            ));
+        for (given, key, variable, least, most) in [
+            (settings.connections, "connections", "COMITY_CONNECTIONS", 1, MAX_CONNECTIONS),
+            (settings.send_threads, "send_threads", "COMITY_SEND_THREADS", 0, MAX_SEND_THREADS),
+        ] {
+            if let Some(n) = given.filter(|n| !(least..=most).contains(n)) {
+                let why = format!("{key} ({variable}) is {n}; allowed is {least} to {most}");
+                return Err(Error::setting(variable, n, why));
+            }
         }
         Ok(())
     }

@@ -205,7 +205,7 @@ fn a_cut_frame_is_a_closed_connection() {
 #[test]
 fn a_reset_is_told_from_a_close() {
     let (mut link, peer) = raw();
-    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+    SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
     drop(peer);
     let error = eventually("an error", || link.peek(1).err());
     assert!(error.0.starts_with("reset its connection: "), "{error:?}");
@@ -230,7 +230,7 @@ fn a_link_needs_a_connection() {
 #[cfg(target_os = "linux")]
 fn congestion_control_is_reno_within_a_host() {
     let of = |link: &TcpLink| {
-        let name = socket2::SockRef::from(&link.sockets[0]).tcp_congestion().unwrap();
+        let name = SockRef::from(&link.sockets[0]).tcp_congestion().unwrap();
         String::from_utf8(name).unwrap().trim_end_matches('\0').to_string()
     };
     let (a, _b) = streams(1);

@@ -14,11 +14,11 @@
 
 use super::{
     About, Attempt, Connected, Connection, Connector, JobInfo, Pair, Seen, Transport, TransportInfo,
-    dial_within_host, info_of_host, within_host,
+    connect_within_host, info_of_host, within_host,
 };
 use crate::{
     Interest, Lending, Link, LinkError, LinkKind, LinkProperties, Result, SMALL_WANT,
-    socket::{receive, send},
+    socket::{Inbox, receive, send},
 };
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -52,10 +52,7 @@ impl Transport for Unix {
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
-        Ok(match dial_within_host(pair, connector)? {
-            Ok(stream) => Connected::Link(UnixLink::boxed(stream)),
-            Err(why) => Connected::Not(why),
-        })
+        connect_within_host(pair, connector, UnixLink::boxed)
     }
 
     fn accept(&self, _: &Pair<'_>, connections: Vec<Connection>, _: &dyn Connector) -> Attempt {
@@ -75,10 +72,7 @@ const STRAIGHT: usize = 16 << 10;
 #[derive(Debug)]
 struct UnixLink {
     stream: UnixStream,
-    inbox: Box<[u8]>,
-    /// Range of the inbox that was not consumed yet.
-    begin: usize,
-    end: usize,
+    inbox: Inbox,
     error: Option<LinkError>,
     ended: bool,
 }
@@ -90,46 +84,25 @@ impl UnixLink {
         // Where sends take no flag against it, a closed peer must not kill the process.
         #[cfg(target_vendor = "apple")]
         socket2::SockRef::from(&stream).set_nosigpipe(true)?;
-        let inbox = vec![0; INBOX].into_boxed_slice();
-        Ok(Box::new(Self { stream, inbox, begin: 0, end: 0, error: None, ended: false }))
+        Ok(Box::new(Self { stream, inbox: Inbox::new(INBOX), error: None, ended: false }))
     }
 
-    /// Read once into `dst` and, behind it, into an inbox that is empty; how many bytes came to `dst`.
+    /// Read once into `dst` and, behind it, into the inbox, in which nothing is unread unless `dst` is empty; how many bytes came to `dst`.
     fn read(&mut self, dst: &mut [u8], ahead: bool) -> usize {
         if self.ended {
             return 0;
         }
         let room = dst.len();
-        let came = {
-            let inbox = if ahead { &mut self.inbox[..] } else { &mut [] };
-            receive(&self.stream, &mut [IoSliceMut::new(dst), IoSliceMut::new(inbox)])
-        };
-        match came {
+        let inbox = if ahead { self.inbox.room(INBOX) } else { &mut [] };
+        match receive(&self.stream, &mut [IoSliceMut::new(dst), IoSliceMut::new(inbox)]) {
             Ok(n) => {
-                self.begin = 0;
-                self.end = n.saturating_sub(room);
+                self.inbox.grow(n.saturating_sub(room));
                 n.min(room)
             }
             Err(e) => {
                 self.ended = true;
                 self.fail(e);
                 0
-            }
-        }
-    }
-
-    /// Read once behind what the inbox holds, which is little.
-    fn fill(&mut self) {
-        if self.ended {
-            return;
-        }
-        self.inbox.copy_within(self.begin..self.end, 0);
-        (self.begin, self.end) = (0, self.end - self.begin);
-        match receive(&self.stream, &mut [IoSliceMut::new(&mut self.inbox[self.end..])]) {
-            Ok(n) => self.end += n,
-            Err(e) => {
-                self.ended = true;
-                self.fail(e);
             }
         }
     }
@@ -163,24 +136,25 @@ impl Link for UnixLink {
     }
 
     fn peek(&mut self, want: usize) -> Result<&[u8], LinkError> {
-        if self.end - self.begin < want.clamp(1, SMALL_WANT) {
-            self.fill();
+        if self.inbox.unread().len() < want.clamp(1, SMALL_WANT) {
+            self.read(&mut [], true);
         }
         match &self.error {
             // What had come before it was read first.
-            Some(e) if self.begin == self.end => Err(e.clone()),
-            _ => Ok(&self.inbox[self.begin..self.end]),
+            Some(e) if self.inbox.unread().is_empty() => Err(e.clone()),
+            _ => Ok(self.inbox.unread()),
         }
     }
 
     fn consume(&mut self, n: usize) {
-        self.begin += n;
+        self.inbox.pass(n);
     }
 
     fn take(&mut self, dst: &mut [u8]) -> Result<usize, LinkError> {
-        let mut n = dst.len().min(self.end - self.begin);
-        dst[..n].copy_from_slice(&self.inbox[self.begin..self.begin + n]);
-        self.begin += n;
+        let unread = self.inbox.unread();
+        let mut n = dst.len().min(unread.len());
+        dst[..n].copy_from_slice(&unread[..n]);
+        self.inbox.pass(n);
         let rest = &mut dst[n..];
         if !rest.is_empty() {
             let most = rest.len().min(CHUNK);
@@ -210,9 +184,9 @@ impl Drop for UnixLink {
         // It fails where the connection has ended already.
         let _ = self.stream.shutdown(Shutdown::Write);
         for _ in 0..LAST_LOOKS {
-            self.begin = self.end;
-            self.fill();
-            if self.begin == self.end {
+            self.inbox.clear();
+            self.read(&mut [], true);
+            if self.inbox.unread().is_empty() {
                 return;
             }
         }

@@ -1,21 +1,17 @@
 //! The control socket of a pair, a TCP connection beside its paths: bringing them up, credits of one-way traffic, ends of streams, and the peer's own end.
 //!
-//! A message is its length in four bytes, a kind, and fields in network order; every length is bounded before anything is kept.
+//! A message is a kind, and fields in network order.
 
 use crate::{
-    channel::{Malformed, Reader, Writer},
+    channel::{Conn, Malformed, Reader, Stream, Writer},
     sys::verbs::{Abilities, Address, End},
 };
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind},
     net::TcpStream,
     sync::Arc,
 };
 
-/// More than the longest offer.
-const MAX_BODY: usize = 128 * 1024;
-/// A peer that lets this much pile up does not read.
-const MAX_OUTBOX: usize = 1 << 20;
 /// The most devices or paths of one pair.
 pub(super) const MAX_PATHS: usize = 16;
 
@@ -89,7 +85,7 @@ fn take_address(r: &mut Reader<'_>) -> Result<Address, Malformed> {
 
 impl ControlMessage {
     fn encode(&self) -> Vec<u8> {
-        let mut w = Writer(vec![0; 4]);
+        let mut w = Writer::default();
         match self {
             Self::Offer { epoch, slots, devices, why } => {
                 w.u8(1);
@@ -134,8 +130,6 @@ impl ControlMessage {
                 w.text(why);
             }
         }
-        let len = (w.0.len() - 4) as u32;
-        w.0[..4].copy_from_slice(&len.to_be_bytes());
         w.0
     }
 
@@ -183,9 +177,7 @@ impl ControlMessage {
 /// The connection. Nothing blocks.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
-    stream: Arc<TcpStream>,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
+    conn: Conn,
     /// Reason for which nothing more comes.
     over: Option<String>,
 }
@@ -194,65 +186,36 @@ impl ControlSocket {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: Arc::new(stream), inbox: Vec::new(), outbox: Vec::new(), over: None })
+        Ok(Self { conn: Conn::new(Stream::Tcp(stream), None), over: None })
     }
 
-    /// Send a word, now or when there is room.
+    /// Send a word, now or when there is room. What the peer said before an error is still to be read.
     pub(super) fn say(&mut self, word: &ControlMessage) {
-        if self.outbox.len() < MAX_OUTBOX {
-            self.outbox.extend(word.encode());
-        } else {
+        if self.conn.send(&word.encode()).is_err_and(|e| e.kind() == ErrorKind::Other) {
             self.over.get_or_insert_with(|| "does not read its connection".into());
         }
-        self.flush();
     }
 
-    /// Send what waits, as far as there is room.
-    pub(super) fn flush(&mut self) {
-        while !self.outbox.is_empty() {
-            match (&*self.stream).write(&self.outbox) {
-                Ok(n) => drop(self.outbox.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // What the peer said before is still to be read.
-                Err(_) => return self.outbox.clear(),
-            }
+    /// Send what waits, as far as there is room, and read what is there.
+    pub(super) fn go_on(&mut self) {
+        let _ = self.conn.flush();
+        if self.over.is_none()
+            && let Err(e) = self.conn.read()
+        {
+            self.over = Some(match e.kind() {
+                ErrorKind::UnexpectedEof => "closed its connection".into(),
+                _ => format!("broke its connection: {e}"),
+            });
         }
     }
 
     pub(super) fn is_pending(&self) -> bool {
-        !self.outbox.is_empty()
-    }
-
-    pub(super) fn fill(&mut self) {
-        let mut bytes = [0; 4096];
-        while self.over.is_none() && self.inbox.len() < MAX_BODY + 4 {
-            match (&*self.stream).read(&mut bytes) {
-                Ok(0) => self.over = Some("closed its connection".into()),
-                Ok(n) => {
-                    self.inbox.extend(&bytes[..n]);
-                    if n < bytes.len() {
-                        return;
-                    }
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) => self.over = Some(format!("broke its connection: {e}")),
-            }
-        }
+        self.conn.is_pending()
     }
 
     /// The next word that has come whole.
     pub(super) fn next(&mut self) -> Result<Option<ControlMessage>, Malformed> {
-        let Some((len, rest)) = self.inbox.split_first_chunk::<4>() else { return Ok(None) };
-        let len = u32::from_be_bytes(*len) as usize;
-        if len > MAX_BODY {
-            return Err(Malformed);
-        }
-        let Some(body) = rest.get(..len) else { return Ok(None) };
-        let word = ControlMessage::decode(body)?;
-        self.inbox.drain(..4 + len);
-        Ok(Some(word))
+        self.conn.next_message()?.map(|body| ControlMessage::decode(&body)).transpose()
     }
 
     /// Reason for which nothing more comes, once all that came was read.
@@ -261,8 +224,8 @@ impl ControlSocket {
     }
 
     /// The connection, to wait on without a lock.
-    pub(super) fn stream(&self) -> &Arc<TcpStream> {
-        &self.stream
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        self.conn.stream()
     }
 }
 
@@ -307,14 +270,14 @@ mod tests {
         #[test]
         fn words_round_trip(word in words()) {
             let bytes = word.encode();
-            prop_assert_eq!(ControlMessage::decode(&bytes[4..]), Ok(word));
-            prop_assert!(bytes.len() == 4 || ControlMessage::decode(&bytes[4..bytes.len() - 1]).is_err());
+            prop_assert_eq!(ControlMessage::decode(&bytes), Ok(word));
+            prop_assert!(bytes.is_empty() || ControlMessage::decode(&bytes[..bytes.len() - 1]).is_err());
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(word) = ControlMessage::decode(&bytes) {
-                prop_assert_eq!(ControlMessage::decode(&word.encode()[4..]), Ok(word));
+                prop_assert_eq!(ControlMessage::decode(&word.encode()), Ok(word));
             }
         }
     }

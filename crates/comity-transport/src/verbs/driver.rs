@@ -10,6 +10,7 @@ use super::{
     peer_connection::PeerConnection,
 };
 use crate::{
+    channel::Stream,
     sync::lock,
     sys::{
         Waker, at_exit, poll_until,
@@ -20,7 +21,6 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::TcpStream,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError,
@@ -391,16 +391,11 @@ impl Held {
                     done: Vec::new(),
                     users: 0,
                 };
-                match driver.rails.0.iter().position(Option::is_none) {
-                    Some(i) => {
-                        driver.rails.0[i] = Some(new);
-                        i
-                    }
-                    None => {
-                        driver.rails.0.push(Some(new));
-                        driver.rails.0.len() - 1
-                    }
-                }
+                let rails = &mut driver.rails.0;
+                let place = rails.iter().position(Option::is_none).unwrap_or(rails.len());
+                rails.resize_with(rails.len().max(place + 1), || None);
+                rails[place] = Some(new);
+                place
             }
         };
         let r = driver.rails.0[rail].as_mut().ok_or_else(|| DeviceError::new(name, "", "it is closed", 0))?;
@@ -486,7 +481,7 @@ const PORTS: Duration = Duration::from_millis(250);
 const LAST_WORDS: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
 
 /// The control socket of a peer connection, and whether something waits to be sent on it.
-type Connection = (Arc<TcpStream>, bool);
+type Connection = (Arc<Stream>, bool);
 
 /// The thread: until there are no peer connections.
 // WAIT(nap): the thread that attends devices: 50 ms at most
@@ -529,32 +524,23 @@ impl Drop for Handle {
             return;
         }
         if !self.fresh {
-            if let Some(peer_connection) = driver().peers.get_mut(&self.id) {
-                peer_connection.part();
-            }
-            let until = Instant::now() + LAST_WORDS;
-            loop {
-                let mut driver = driver();
-                driver.pump(self.id);
-                if driver.peers.get(&self.id).is_none_or(PeerConnection::is_done) || Instant::now() >= until {
-                    break;
-                }
-                drop(driver);
-                // WAIT(until): the end of a peer connection: 500 ms at most
-                thread::sleep(DEVICE_POLL);
-            }
+            settle(|id| id == self.id);
         }
         driver().remove(self.id);
     }
 }
 
 /// A process that exits without dropping its groups lets its peers have what was sent too.
-// WAIT(until): the end of a process: 500 ms at most
 extern "C" fn settle_all() {
     // A forked child shares the connections, but they are not its own.
-    if !is_ours() {
-        return;
+    if is_ours() {
+        settle(|_| true);
     }
+}
+
+/// Let peers have what was sent over these connections.
+// WAIT(until): the end of a peer connection, or of the process: 500 ms at most
+fn settle(is_wanted: impl Fn(u64) -> bool) {
     let until = Instant::now() + LAST_WORDS;
     let mut said = false;
     loop {
@@ -567,7 +553,7 @@ extern "C" fn settle_all() {
                 continue;
             }
         };
-        let ids: Vec<u64> = driver.peers.keys().copied().collect();
+        let ids: Vec<u64> = driver.peers.keys().copied().filter(|id| is_wanted(*id)).collect();
         for id in &ids {
             if let Some(peer_connection) = driver.peers.get_mut(id).filter(|_| !said) {
                 peer_connection.part();
@@ -575,7 +561,8 @@ extern "C" fn settle_all() {
             driver.pump(*id);
         }
         said = true;
-        if driver.peers.values().all(PeerConnection::is_done) || Instant::now() >= until {
+        let is_done = |id: &u64| driver.peers.get(id).is_none_or(PeerConnection::is_done);
+        if ids.iter().all(is_done) || Instant::now() >= until {
             return;
         }
         drop(driver);

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     Result,
+    channel::Stream,
     sys::verbs::{Abilities, Address, Depth, End, QueueService},
 };
 use std::{
@@ -84,7 +85,7 @@ pub(super) fn establish(
 
 struct Raising<'a> {
     id: u64,
-    stream: Arc<TcpStream>,
+    stream: Arc<Stream>,
     ours: Ours,
     until: Instant,
     wait: WaitReadable<'a>,

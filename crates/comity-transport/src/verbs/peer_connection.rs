@@ -454,8 +454,7 @@ impl PeerConnection {
 
     /// Read what the peer says on the control socket.
     pub(super) fn listen(&mut self) {
-        self.control_socket.flush();
-        self.control_socket.fill();
+        self.control_socket.go_on();
         loop {
             match self.control_socket.next() {
                 Ok(Some(word)) => {

@@ -46,8 +46,18 @@ impl TransportSettings {
     }
 }
 
+/// This process's peer connections, by rank, and the devices that lead to them.
 #[derive(Debug)]
-pub(crate) struct Rdma(PeerTable);
+pub(crate) struct Rdma {
+    me: usize,
+    size: usize,
+    devices: Devices,
+    only: Option<QueueService>,
+    slots: Slots,
+    made: Mutex<HashMap<usize, Arc<Handle>>>,
+    /// Peers to whom it was tried in vain.
+    vain: Mutex<HashSet<usize>>,
+}
 
 impl Transport for Rdma {
     type Settings = VerbsSettings;
@@ -113,7 +123,7 @@ impl Transport for Rdma {
             None => Devices::Found,
         };
         match (devices.check(), job.wanted) {
-            (Ok(()), _) => Ok(Some(Self(PeerTable::new(job.rank, job.size, devices, settings.service)))),
+            (Ok(()), _) => Ok(Some(Self::new(job.rank, job.size, devices, settings.service))),
             // A row of holes is what the user said.
             (Err(reason), Some((LinkKind::Rdma, backend))) if settings.devices.is_none() => {
                 Err(ErrorKind::Unavailable { backend, reason }.into())
@@ -126,11 +136,16 @@ impl Transport for Rdma {
     }
 
     fn leads(&self, pair: &Pair<'_>) -> Result<(), String> {
-        self.0.leads_to(pair.peer).then_some(()).ok_or_else(|| "no device leads to it".into())
+        let may_lead = match &self.devices {
+            Devices::Named(row) => row.get(pair.peer).is_some_and(|names| !names.is_empty()),
+            Devices::Found => true,
+        };
+        let leads = may_lead && !lock(&self.vain).contains(&pair.peer);
+        leads.then_some(()).ok_or_else(|| "no device leads to it".into())
     }
 
     fn existing(&self, pair: &Pair<'_>) -> Option<NewLink> {
-        self.0.link(pair.peer, pair.group_id)
+        self.link(pair.peer, pair.group_id)
     }
 
     fn connect(&self, pair: &Pair<'_>, connector: &dyn Connector) -> Attempt {
@@ -156,12 +171,12 @@ impl Transport for Rdma {
                 reached => return Ok(reached),
             }
             // Named devices do not depend on the address.
-            if self.0.are_named() {
+            if matches!(self.devices, Devices::Named(_)) {
                 break;
             }
         }
         words.dedup();
-        self.0.give_up(pair.peer);
+        lock(&self.vain).insert(pair.peer);
         Ok(Connected::Not(words.join("; ")))
     }
 
@@ -179,7 +194,7 @@ impl Rdma {
     /// Make paths beside a connection of the pair.
     fn path(&self, pair: &Pair<'_>, stream: TcpStream, connector: &dyn Connector) -> Attempt {
         // WAIT(until): paths being made, to the join deadline
-        match self.0.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
+        match self.establish(pair.peer, stream, connector.until(), &|fd, until| connector.wait(fd, until)) {
             Ok(Ok(())) => Ok(match self.existing(pair) {
                 Some(link) => Connected::Link(link),
                 None => Connected::Not("the path was taken down again".into()),
@@ -191,52 +206,7 @@ impl Rdma {
             Err(error) => Err(Missed { at: "its RDMA device".into(), miss: Miss::Stop(error) }),
         }
     }
-}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Devices {
-    /// By peer: the devices that lead to it; none where the pair goes another way.
-    Named(Vec<Vec<String>>),
-    /// The one with the address that the pair's connection has here.
-    Found,
-}
-
-impl Devices {
-    /// Checks that RDMA may be used at all here; the reason if not.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if let Self::Named(row) = self {
-            return match row.iter().any(|names| !names.is_empty()) {
-                true => Verbs::find().map(drop).map_err(str::to_owned),
-                false => Err("the device matrix names no device of this rank".into()),
-            };
-        }
-        // Most hosts have none, and need not load a library to know it.
-        let named = std::env::var_os("COMITY_VERBS").is_some_and(|v| !v.is_empty());
-        if cfg!(target_os = "linux") && !named && !Path::new("/sys/class/infiniband").exists() {
-            return Err("this host has no RDMA device (/sys/class/infiniband)".into());
-        }
-        let verbs = Verbs::find()?;
-        match verbs.devices().is_empty() {
-            true => Err(format!("{} lists no device", verbs.name())),
-            false => Ok(()),
-        }
-    }
-}
-
-/// This process's peer connections, by rank, and the devices that lead to them.
-#[derive(Debug)]
-pub(crate) struct PeerTable {
-    me: usize,
-    size: usize,
-    devices: Devices,
-    only: Option<QueueService>,
-    slots: Slots,
-    made: Mutex<HashMap<usize, Arc<Handle>>>,
-    /// Peers to whom it was tried in vain.
-    vain: Mutex<HashSet<usize>>,
-}
-
-impl PeerTable {
     /// Makes the table of rank `me` among `size`; limited to one service, if so.
     pub(crate) fn new(me: usize, size: usize, devices: Devices, only: Option<QueueService>) -> Self {
         Self {
@@ -247,26 +217,6 @@ impl PeerTable {
             slots: Slots::DEFAULT,
             made: Mutex::default(),
             vain: Mutex::default(),
-        }
-    }
-
-    /// Returns true if the devices of a pair do not depend on its connection.
-    pub(crate) fn are_named(&self) -> bool {
-        matches!(self.devices, Devices::Named(_))
-    }
-
-    pub(crate) fn give_up(&self, peer: usize) {
-        lock(&self.vain).insert(peer);
-    }
-
-    /// Returns true if a device may lead to `peer`.
-    pub(crate) fn leads_to(&self, peer: usize) -> bool {
-        if lock(&self.vain).contains(&peer) {
-            return false;
-        }
-        match &self.devices {
-            Devices::Named(row) => row.get(peer).is_some_and(|names| !names.is_empty()),
-            Devices::Found => true,
         }
     }
 
@@ -343,5 +293,35 @@ impl PeerTable {
     pub(super) fn with_slots(mut self, slots: Slots) -> Self {
         self.slots = slots;
         self
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Devices {
+    /// By peer: the devices that lead to it; none where the pair goes another way.
+    Named(Vec<Vec<String>>),
+    /// The one with the address that the pair's connection has here.
+    Found,
+}
+
+impl Devices {
+    /// Checks that RDMA may be used at all here; the reason if not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if let Self::Named(row) = self {
+            return match row.iter().any(|names| !names.is_empty()) {
+                true => Verbs::find().map(drop).map_err(str::to_owned),
+                false => Err("the device matrix names no device of this rank".into()),
+            };
+        }
+        // Most hosts have none, and need not load a library to know it.
+        let named = std::env::var_os("COMITY_VERBS").is_some_and(|v| !v.is_empty());
+        if cfg!(target_os = "linux") && !named && !Path::new("/sys/class/infiniband").exists() {
+            return Err("this host has no RDMA device (/sys/class/infiniband)".into());
+        }
+        let verbs = Verbs::find()?;
+        match verbs.devices().is_empty() {
+            true => Err(format!("{} lists no device", verbs.name())),
+            false => Ok(()),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     driver::Slots,
-    reach::{Devices, PeerTable},
+    reach::{Devices, Rdma},
 };
 use crate::{
     conformance::{LinkEnds, conformance, eventually},
@@ -42,11 +42,11 @@ fn established(
     slots: Slots,
     only: Option<QueueService>,
     names: [&[String]; 2],
-) -> Result<[PeerTable; 2], [String; 2]> {
+) -> Result<[Rdma; 2], [String; 2]> {
     let (a, b) = streams();
     let row =
         |me: usize| (0..2).map(|peer| if peer == me { Vec::new() } else { names[me].to_vec() }).collect();
-    let ends = [0, 1].map(|me| PeerTable::new(me, 2, Devices::Named(row(me)), only).with_slots(slots));
+    let ends = [0, 1].map(|me| Rdma::new(me, 2, Devices::Named(row(me)), only).with_slots(slots));
     let until = Instant::now() + Duration::from_secs(20);
     let (x, y) = thread::scope(|s| {
         let other = s.spawn(|| ends[1].establish(0, b, until, &wait).unwrap());
@@ -59,7 +59,7 @@ fn established(
     }
 }
 
-fn links(ends: &[PeerTable; 2], group_id: u64) -> LinkEnds {
+fn links(ends: &[Rdma; 2], group_id: u64) -> LinkEnds {
     (ends[0].link(1, group_id).unwrap().unwrap(), ends[1].link(0, group_id).unwrap().unwrap())
 }
 

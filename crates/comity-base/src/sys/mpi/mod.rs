@@ -12,20 +12,19 @@
 //! belongs to a [`Pending`] operation and is given up, not freed, when the operation is left unfinished: a network card may
 //! still write to it.
 
-mod find;
-
-use super::library::functions;
+use super::library::{SymbolScope, functions, load_first, named};
 use crate::{DType, Error, ErrorKind, ReduceOp, Result, sync::lock};
 use comity_kernel as kernel;
-pub use find::{Family, find};
 use libloading::os::unix::Library;
 use std::{
     collections::HashMap,
-    ffi::{c_int, c_void},
-    fmt, ptr,
+    ffi::{OsStr, OsString, c_int, c_void},
+    fmt,
+    path::Path,
+    ptr,
     sync::{
         Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -42,7 +41,7 @@ impl MpiHandle for c_int {
 /// A handle of Open MPI and of the standard's ABI.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub struct Pointer(pub(super) *mut c_void);
+pub struct Pointer(*mut c_void);
 
 // SAFETY: MPI's handles name objects of the whole process; MPI itself guards them, or `Mpi::turn` does.
 unsafe impl Send for Pointer {}
@@ -62,7 +61,7 @@ type Counts = *const c_int;
 type Combine = unsafe extern "C" fn(DataMut, DataMut, *mut c_int, DataMut);
 
 functions! {
-    pub(super) struct MpiFunctions<H> {
+    struct MpiFunctions<H> {
         initialized "MPI_Initialized" (*mut c_int) -> Code;
         finalized "MPI_Finalized" (*mut c_int) -> Code;
         init_thread "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int) -> Code;
@@ -102,21 +101,21 @@ functions! {
 
 /// Constants that differ between the families besides the handles.
 #[derive(Debug)]
-pub(super) struct Constants<H> {
-    pub(super) world: H,
-    pub(super) byte: H,
-    pub(super) errors_return: H,
-    pub(super) status_ignore: usize,
+struct Constants<H> {
+    world: H,
+    byte: H,
+    errors_return: H,
+    status_ignore: usize,
     /// `MPI_THREAD_MULTIPLE`.
-    pub(super) multiple: c_int,
+    multiple: c_int,
     /// `MPI_THREAD_SERIALIZED`.
-    pub(super) serialized: c_int,
+    serialized: c_int,
 }
 
 /// MPI, up and running. There is one for the process, and it lives as long.
 #[derive(Debug)]
 pub struct Mpi<H: 'static> {
-    pub(super) call: MpiFunctions<H>,
+    call: MpiFunctions<H>,
     constants: Constants<H>,
     version: String,
     /// Held over each call where the library wants one thread at a time.
@@ -132,7 +131,7 @@ pub struct Mpi<H: 'static> {
 
 impl<H: MpiHandle> Mpi<H> {
     /// Start MPI, unless the program has.
-    pub(super) fn start(lib: Library, constants: Constants<H>) -> Result<Self> {
+    fn start(lib: Library, constants: Constants<H>) -> Result<Self> {
         let missing = |symbol: &str| -> Error {
             ErrorKind::Unavailable {
             backend: "mpi",
@@ -195,7 +194,7 @@ impl<H: MpiHandle> Mpi<H> {
     }
 
     /// Returns true if the program, not this library, has ended MPI.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         let mut over = 0;
         // SAFETY: writes one int, and may be called at any time.
         unsafe { (self.call.finalized)(&mut over) };
@@ -203,7 +202,7 @@ impl<H: MpiHandle> Mpi<H> {
     }
 
     /// End MPI, if it can end cleanly.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         if !self.spoilt.load(Ordering::Acquire) && !self.is_over() {
             let _turn = self.turn();
             // SAFETY: MPI is up, and nothing is under way: what is unfinished has spoilt it. The handles are this library's.
@@ -314,16 +313,16 @@ impl<H: MpiHandle> Mpi<H> {
         Ok(new)
     }
 
-    pub(super) fn byte(&self) -> H {
+    fn byte(&self) -> H {
         self.constants.byte
     }
 
-    pub(super) fn status_ignore(&self) -> DataMut {
+    fn status_ignore(&self) -> DataMut {
         ptr::without_provenance_mut(self.constants.status_ignore)
     }
 
     /// The handles for elements of a type, and for combining them.
-    pub(super) fn reduction(&self, dtype: DType, op: ReduceOp) -> Result<(H, H)> {
+    fn reduction(&self, dtype: DType, op: ReduceOp) -> Result<(H, H)> {
         let element = self.types[dtype.size().trailing_zeros() as usize % 4];
         let mut ops = lock(&self.ops);
         if let Some(&known) = ops.get(&(dtype, op)) {
@@ -337,7 +336,7 @@ impl<H: MpiHandle> Mpi<H> {
         Ok((element, new))
     }
 
-    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         self.turn.as_ref().map(lock)
     }
 
@@ -345,7 +344,7 @@ impl<H: MpiHandle> Mpi<H> {
         self.spoilt.store(true, Ordering::Release);
     }
 
-    pub(super) fn ok(&self, code: Code, what: &str) -> Result<()> {
+    fn ok(&self, code: Code, what: &str) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
@@ -405,6 +404,112 @@ fn combine(dtype: DType, op: ReduceOp) -> Combine {
     }
     const TABLE: [[Combine; ReduceOp::ALL.len()]; DType::ALL.len()] = table!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     TABLE[dtype as usize][op as usize]
+}
+
+/// MPI of one of the families.
+#[derive(Clone, Copy, Debug)]
+pub enum Family {
+    /// Handles are pointers.
+    Pointers(&'static Mpi<Pointer>),
+    /// Handles are ints.
+    Ints(&'static Mpi<c_int>),
+}
+
+/// The standard's ABI serves every library that has it; then the library of the launcher that started this process.
+fn candidates(openmpi: bool, named: Option<OsString>) -> Vec<OsString> {
+    if let Some(name) = named {
+        return vec![name];
+    }
+    let own = ["libmpi.so.40", "libmpi.40.dylib"];
+    let mpich = ["libmpi.so.12", "libmpich.so.12", "libmpi.12.dylib"];
+    let standard = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so"];
+    let (first, second) = if openmpi { (&own[..], &mpich[..]) } else { (&mpich[..], &own[..]) };
+    // A library of one launcher under another takes every process for a job of its own. Only where the launcher's own library
+    // is missing is the standard's tried: it may be anybody's.
+    first.iter().chain(&standard).chain(second).map(|n| OsString::from(*n)).collect()
+}
+
+/// Load MPI and start it, once for the process.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] with every name that was tried.
+pub fn find() -> Result<Family> {
+    static FOUND: OnceLock<Result<Family>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            let openmpi = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
+            let found = open(&candidates(openmpi, named("COMITY_MPI")))?;
+            STARTED.store(std::process::id(), Ordering::Release);
+            crate::sys::at_exit(at_exit).map_err(|e| Error::os("registering an exit handler", e))?;
+            Ok(found)
+        })
+        .clone()
+}
+
+/// The process that started MPI.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// The process that started MPI ends it. A forked child did not start it.
+extern "C" fn at_exit() {
+    if STARTED.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    match find() {
+        Ok(Family::Pointers(mpi)) => mpi.end(),
+        Ok(Family::Ints(mpi)) => mpi.end(),
+        Err(_) => {}
+    }
+}
+
+fn open(names: &[OsString]) -> Result<Family> {
+    // SAFETY: loading MPI runs its constructors, which is what a program linked to it would do. Its plugins look for its
+    // symbols among the global ones.
+    let (lib, name) = unsafe { load_first(names, SymbolScope::Process) }.map_err(|tried| {
+        let reason = format!(
+            "no MPI library could be loaded: tried {}. Install Open MPI or MPICH, or name the library in COMITY_MPI",
+            tried.join(", ")
+        );
+        Error::from(ErrorKind::Unavailable { backend: "mpi", reason })
+    })?;
+    family(name, lib)
+}
+
+fn family(name: &OsStr, lib: Library) -> Result<Family> {
+    let object = |symbol: &[u8]| -> Option<Pointer> {
+        // SAFETY: only the address is used; it names an object that lives as long as the library.
+        let found = unsafe { lib.get::<*mut c_void>(symbol) };
+        found.ok().map(|s| Pointer(s.into_raw()))
+    };
+    let base = Path::new(name).file_name().unwrap_or(name).to_string_lossy().into_owned();
+    if base.starts_with("libmpi_abi") {
+        let at = |n: usize| Pointer(ptr::without_provenance_mut(n));
+        let constants = Constants {
+            world: at(0x101),
+            byte: at(0x247),
+            errors_return: at(0x143),
+            status_ignore: 0,
+            multiple: 4096,
+            serialized: 2048,
+        };
+        return Ok(Family::Pointers(Box::leak(Box::new(Mpi::start(lib, constants)?))));
+    }
+    if let (Some(world), Some(byte), Some(errors_return)) =
+        (object(b"ompi_mpi_comm_world\0"), object(b"ompi_mpi_byte\0"), object(b"ompi_mpi_errors_return\0"))
+    {
+        let constants =
+            Constants { world, byte, errors_return, status_ignore: 0, multiple: 3, serialized: 2 };
+        return Ok(Family::Pointers(Box::leak(Box::new(Mpi::start(lib, constants)?))));
+    }
+    // The numbers that MPICH, Intel MPI, MVAPICH and Cray MPI share.
+    let constants = Constants {
+        world: 0x4400_0000,
+        byte: 0x4c00_010d,
+        errors_return: 0x5400_0001,
+        status_ignore: 1,
+        multiple: 3,
+        serialized: 2,
+    };
+    Ok(Family::Ints(Box::leak(Box::new(Mpi::start(lib, constants)?))))
 }
 
 /// Operation on the two buffers of a [`Pending`]. Lengths are in bytes, save where an element type is named.
@@ -651,5 +756,19 @@ mod tests {
         // SAFETY: one element each.
         unsafe { f((&raw mut a).cast(), (&raw mut b).cast(), &mut one, ptr::null_mut()) };
         assert!(b.is_nan());
+    }
+
+    #[test]
+    fn the_launchers_own_library_comes_first() {
+        assert_eq!(candidates(true, None)[0], "libmpi.so.40");
+        assert_eq!(candidates(false, None)[0], "libmpi.so.12");
+        assert_eq!(candidates(true, Some("/x/libmpi.so".into())), ["/x/libmpi.so"]);
+    }
+
+    #[test]
+    fn what_was_tried_is_told() {
+        let e = open(&["libno-such-mpi.so".into()]).unwrap_err();
+        let text = e.to_string();
+        assert!(text.contains("libno-such-mpi.so") && text.contains("COMITY_MPI"), "{text}");
     }
 }

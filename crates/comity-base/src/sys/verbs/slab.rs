@@ -1,7 +1,7 @@
 //! Memory that a device reads and writes on its own.
 
 use crate::sys::map::whole_pages;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use std::{
     io,
     ptr::{self, NonNull},
@@ -16,9 +16,7 @@ const WINDOW: usize = 1 << 32;
 /// the completion of either.
 #[derive(Debug)]
 pub struct Slab {
-    /// A mapping of twice its length, of which it begins at `at`.
-    whole: NonNull<u8>,
-    at: usize,
+    begin: NonNull<u8>,
     len: usize,
     /// A forked child does not have it on Linux, and something else may lie there.
     pid: u32,
@@ -33,19 +31,25 @@ impl Slab {
     /// Zeros, `len` of them or a few more.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = whole_pages(len)?;
-        // Twice as much is long enough on one side of a border that crosses it; nobody touches the rest.
+        // Twice as much is long enough on one side of a border that crosses it. Memory without access is not counted as used.
         let all = len.checked_mul(2).ok_or(io::ErrorKind::OutOfMemory)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the system's choice aliases nothing.
-        let whole = unsafe { mmap_anonymous(ptr::null_mut(), all, access, MapFlags::PRIVATE)? };
-        let whole = NonNull::new(whole.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
-        let at = to_window(whole.as_ptr() as usize, len).unwrap_or(0);
-        let slab = Self { whole, at, len, pid: std::process::id() };
-        // Where pages are copied on the first write after a fork, the device may go on with the old ones, which only the child has.
-        #[cfg(target_os = "linux")]
-        // SAFETY: our own mapping of whole pages, which stays as it is in this process.
+        let whole = unsafe { mmap_anonymous(ptr::null_mut(), all, ProtFlags::empty(), MapFlags::PRIVATE)? };
+        let at = to_window(whole as usize, len).unwrap_or(0);
+        let begin = whole.wrapping_byte_add(at);
+        let first = NonNull::new(begin.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        let slab = Self { begin: first, len, pid: std::process::id() };
+        // SAFETY: our own mapping of whole pages, of which nobody has an address yet; the rest of it goes back.
         unsafe {
-            rustix::mm::madvise(whole.as_ptr().cast(), all, rustix::mm::Advice::LinuxDontFork)?;
+            for (rest, n) in [(whole, at), (begin.wrapping_byte_add(len), len - at)] {
+                if n > 0 {
+                    munmap(rest, n)?;
+                }
+            }
+            mprotect(begin, len, MprotectFlags::READ | MprotectFlags::WRITE)?;
+            // Where pages are copied on the first write after a fork, the device may go on with the old ones, which only the child has.
+            #[cfg(target_os = "linux")]
+            rustix::mm::madvise(begin, len, rustix::mm::Advice::LinuxDontFork)?;
         }
         Ok(slab)
     }
@@ -58,7 +62,7 @@ impl Slab {
 
     /// The first byte; page aligned.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.whole.as_ptr().wrapping_add(self.at)
+        self.begin.as_ptr()
     }
 
     /// Returns true if these bytes lie inside.
@@ -99,7 +103,7 @@ impl Drop for Slab {
             return;
         }
         // SAFETY: ours since `new`, and no reference into it outlives its owner.
-        let _ = unsafe { munmap(self.whole.as_ptr().cast(), 2 * self.len) };
+        let _ = unsafe { munmap(self.begin.as_ptr().cast(), self.len) };
     }
 }
 
@@ -138,16 +142,18 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_forked_child_gets_no_copy() {
-        let slab = Slab::new(8192).unwrap();
+    fn a_forked_child_gets_no_copy_and_no_more_is_mapped_than_is_used() {
+        const LEN: usize = 64 << 20;
+        let slab = Slab::new(LEN).unwrap();
         let at = slab.as_ptr() as usize;
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let holds = |line: &&str| {
-            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-            let ends = range.map(|(from, to)| [from, to].map(|n| usize::from_str_radix(n, 16)));
-            matches!(ends, Some([Ok(from), Ok(to)]) if (from..to).contains(&at))
+        let range = |line: &str| {
+            let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+            Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
         };
-        let mut ours = maps.lines().skip_while(|line| !holds(line));
+        let mut ours = maps.lines().skip_while(|line| range(line).is_none_or(|r| !r.contains(&at)));
+        // Short ones of other tests may lie beside it.
+        assert!(range(ours.next().unwrap()).unwrap().len() < LEN + LEN / 2);
         let flags = ours.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
         assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
     }

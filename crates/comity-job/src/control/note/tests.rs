@@ -1,7 +1,7 @@
 //! Notes read back, and bytes that are no notes.
 
 use super::*;
-use crate::channel::MAX_TEXT;
+use crate::{channel::MAX_TEXT, rendezvous::MAX_LIST};
 use comity_membership::{Action, DIED, Heard, Membership, Message};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -117,13 +117,13 @@ fn what_membership_tells_can_be_read() {
 #[test]
 fn long_fields_are_cut() {
     let words = "é".repeat(MAX_TEXT);
-    let because_of = vec![7; 2000];
+    let because_of = vec![7; 3000];
     let bytes = ControlNote::Goodbye { words: words.clone(), because_of: because_of.clone() }.encode();
     let Ok(ControlNote::Goodbye { words: got, because_of: named }) = ControlNote::decode(&bytes) else {
         panic!("not a goodbye")
     };
     assert!(got.len() == MAX_TEXT && words.starts_with(&got));
-    assert!(named.len() == 1024 && because_of.starts_with(&named));
+    assert!(named.len() == MAX_LIST && because_of.starts_with(&named));
 }
 
 /// A seed that is no message any more leads the fuzzer nowhere.

@@ -9,7 +9,7 @@
 use super::{MeshError, OpenedGroup, Opening};
 use crate::{
     LinkKind,
-    channel::{Channel, Stream, is_own},
+    channel::{Channel, is_own},
     control::{Arrival, ControlNote},
     error::seconds,
     sys::{Waker, poll_until},
@@ -52,14 +52,6 @@ pub(super) struct LinkParts {
     pub(super) until: Instant,
 }
 
-/// A link with a lower rank that is made when the stream is readable.
-pub(super) struct Soon {
-    pub(super) rank: usize,
-    pub(super) kind: LinkKind,
-    pub(super) stream: Stream,
-    pub(super) until: Instant,
-}
-
 /// A higher rank that was asked to connect.
 struct AwaitedRank {
     rank: usize,
@@ -75,7 +67,6 @@ pub(in crate::links) struct Linking<'a> {
     pub(super) opening: Opening<'a>,
     /// By rank; true also for those that will not be.
     pub(super) made: &'a mut Vec<bool>,
-    offered: Vec<Soon>,
     awaited: Vec<AwaitedRank>,
     /// Connections that have come of links that want more.
     pub(super) parts: HashMap<(usize, LinkKind), LinkParts>,
@@ -93,7 +84,7 @@ impl<'a> Linking<'a> {
         let now = Instant::now();
         let opening =
             Opening { group, until: now + group.limit, begun: now, renewed: None, waker: Some(waker) };
-        Self { opening, made, offered: Vec::new(), awaited: Vec::new(), parts: HashMap::new(), is_over }
+        Self { opening, made, awaited: Vec::new(), parts: HashMap::new(), is_over }
     }
 
     pub(super) fn pair(&self, rank: usize) -> Result<Pair<'a>, MeshError> {
@@ -119,14 +110,12 @@ impl<'a> Linking<'a> {
         self.miss_leavers();
         self.ask_again();
         self.keep_time()?;
-        Ok(!self.offered.is_empty() || !self.awaited.is_empty() || !self.parts.is_empty())
+        Ok(!self.awaited.is_empty() || !self.parts.is_empty())
     }
 
     /// Begin with the link to `rank`, unless it is made or has begun.
     fn begin(&mut self, rank: usize) -> Result<(), MeshError> {
-        let begun = self.offered.iter().any(|o| o.rank == rank)
-            || self.awaited.iter().any(|a| a.rank == rank)
-            || self.parts.keys().any(|(r, _)| *r == rank);
+        let begun = self.awaited.iter().any(|a| a.rank == rank) || self.parts.keys().any(|(r, _)| *r == rank);
         if begun || self.made.get(rank).is_none_or(|m| *m) || self.stands(rank)? {
             return Ok(());
         }
@@ -143,10 +132,9 @@ impl<'a> Linking<'a> {
             });
             return Ok(());
         }
-        self.opening.begun = now;
-        self.opening.until = now + limit;
-        let begun = self.connect(rank).map(|soon| self.offered.extend(soon));
-        self.unless_left(rank, begun)
+        self.opening.begin();
+        let made = self.connect(rank);
+        self.unless_left(rank, made)
     }
 
     /// A link to a rank that has left need not be made any more.
@@ -202,10 +190,6 @@ impl<'a> Linking<'a> {
     /// Fails if a rank that was asked to connect has not in time.
     fn keep_time(&self) -> Result<(), MeshError> {
         let now = Instant::now();
-        if let Some(late) = self.offered.iter().find(|o| now >= o.until) {
-            let words = format!("did not make its end of a link over {}", late.kind.medium());
-            return Err(self.opening.explained(late.rank, words));
-        }
         let Some(late) = self.awaited.iter().find(|a| now >= a.until) else { return Ok(()) };
         if let Some(error) = self.opening.group.control.lacked() {
             return Err(self.opening.unable(error));
@@ -222,7 +206,7 @@ impl<'a> Linking<'a> {
 
     /// Take what has come.
     fn receive(&mut self) -> Result<(), MeshError> {
-        let OpenedGroup { control, transports, group_id, members, .. } = self.opening.group;
+        let OpenedGroup { control, group_id, members, .. } = self.opening.group;
         for Arrival { from, channel, stream, seals, .. } in control.arrivals(*group_id) {
             if let Some(rank) = members.iter().position(|m| *m == from)
                 && let Channel::Link { transport, index, of } = channel
@@ -233,34 +217,18 @@ impl<'a> Linking<'a> {
                 self.unless_left(rank, taken)?;
             }
         }
-        let waiting = |o: &Soon| {
-            let mut fds = [PollFd::new(&o.stream, PollFlags::IN)];
-            // WAIT(now): only a look at what is readable
-            poll_until(&mut fds, Some(Instant::now())).is_ok_and(|n| n == 0)
-        };
-        let (offered, ready) = std::mem::take(&mut self.offered).into_iter().partition(waiting);
-        self.offered = offered;
-        for Soon { rank, kind, stream, .. } in ready {
-            if let Some(transport) = transports.get(kind) {
-                let kept = self.keep(rank, kind, transport.attach(stream));
-                self.unless_left(rank, kept)?;
-            }
-        }
         Ok(())
     }
 
     /// Sleep until something may have come.
     pub(in crate::links) fn wait(&self) -> Result<(), MeshError> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.opening.waker_fd(), PollFlags::IN)];
-        fds.extend(self.offered.iter().map(|o| PollFd::new(&o.stream, PollFlags::IN)));
+        let mut fds = [PollFd::from_borrowed_fd(self.opening.waker_fd(), PollFlags::IN)];
         let ends = self.awaited.iter().map(|a| match a.left {
             Some((since, _)) => a.until.min(since + BEHIND),
             None => a.until,
         });
-        let ends =
-            ends.chain(self.offered.iter().map(|o| o.until)).chain(self.parts.values().map(|p| p.until));
         let long = Instant::now() + self.opening.group.limit;
-        let until = ends.min().unwrap_or(long);
+        let until = ends.chain(self.parts.values().map(|p| p.until)).min().unwrap_or(long);
         // One that leaves within the host is looked for again when the control thread has looked.
         let soon = self.awaited.iter().any(|a| a.left.is_some());
         let until = until.min(Instant::now() + if soon { ROUND } else { LOOK });

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   Linking::connect   for each kind, the preferred first: do both have it, does it lead there?
-//!     Transport::connect(pair, Path)     Link: made | Soon: made when its stream is readable | Not: the next kind | an error: all is over
+//!     Transport::connect(pair, Path)     Link: made | Not: the next kind | an error: all is over
 //!       Path::dial, reach, wait          -> Ways, until the group fails, either rank leaves, or time is up
 //! ```
 
 use super::{
     MeshError,
-    making::{ArrivedConnection, LinkParts, Linking, Soon},
+    making::{ArrivedConnection, LinkParts, Linking},
     order,
 };
 use crate::{
@@ -108,8 +108,8 @@ impl Connector for Path<'_, '_> {
 }
 
 impl<'a> Linking<'a> {
-    /// Connect to a lower rank. The link may come later.
-    pub(super) fn connect(&mut self, rank: usize) -> Result<Option<Soon>, MeshError> {
+    /// Make the link with a lower rank.
+    pub(super) fn connect(&mut self, rank: usize) -> Result<(), MeshError> {
         let group = self.opening.group;
         let pair = self.pair(rank)?;
         let mut why_not = Vec::new();
@@ -123,13 +123,7 @@ impl<'a> Linking<'a> {
                 }
             };
             match transport.connect(&pair, &Path::new(self, rank, kind)) {
-                Ok(Connected::Link(link)) => {
-                    self.keep(rank, kind, link)?;
-                    return Ok(None);
-                }
-                Ok(Connected::Soon(stream)) => {
-                    return Ok(Some(Soon { rank, kind, stream, until: self.opening.until }));
-                }
+                Ok(Connected::Link(link)) => return self.keep(rank, kind, link),
                 Ok(Connected::Not(why)) => {
                     tracing::debug!(rank, %kind, why, "no such link, trying the next");
                     why_not.push((kind, why));
@@ -206,10 +200,11 @@ impl<'a> Linking<'a> {
         }
         let all =
             self.parts.remove(&(rank, kind)).into_iter().flat_map(|p| p.connections).flatten().collect();
+        self.opening.begin();
         match transport.accept(&pair, all, &Path::new(self, rank, kind)) {
             Ok(Connected::Link(link)) => self.keep(rank, kind, link),
             // It makes another connection.
-            Ok(Connected::Soon(_) | Connected::Not(_)) => Ok(()),
+            Ok(Connected::Not(_)) => Ok(()),
             Err(Missed { at, miss }) => Err(self.opening.missed(rank, &at, miss)),
         }
     }

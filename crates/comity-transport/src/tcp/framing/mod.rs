@@ -26,9 +26,12 @@ use super::{
         SMALL, header,
     },
     positions::{AHEAD, Cut, Inbound, Outbound, window},
+};
+use crate::{
+    LinkError,
+    channel::Seal,
     socket::{receive, send},
 };
-use crate::{LinkError, channel::Seal};
 use std::{
     collections::VecDeque,
     fmt,
@@ -560,7 +563,7 @@ impl Unframing for SealedReceiver {
         };
         let want = want.min(CHUNK);
         let whole = least.max(want + want.div_ceil(SEALED_FRAME) * SEALED_HEADER);
-        line.read(|inbox| inbox.room_for(whole))
+        line.read(|inbox| inbox.room_for(whole + AHEAD))
     }
 
     fn read_for(&mut self, line: &mut Inbound, dst: &mut [u8], _: &mut usize) -> Result<bool, LinkError> {

@@ -19,11 +19,10 @@ use super::{
     super::{
         frame::{SEALED_FRAME, SEALED_HEADER, SMALL},
         positions::{Cut, FIRST, Outbound, window},
-        socket::send,
     },
     Framing,
 };
-use crate::{LinkError, sync::lock, sys::Waker};
+use crate::{LinkError, socket::send, sync::lock, sys::Waker};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::VecDeque,

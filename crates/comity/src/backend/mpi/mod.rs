@@ -42,6 +42,7 @@ use std::{
 const LIBRARY: &str = "MPI (MPI_Comm_dup)";
 
 /// Carries out calls with MPI, on buffers that Comity owns.
+#[derive(Debug)]
 pub(crate) struct MpiBackend<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
@@ -51,15 +52,6 @@ pub(crate) struct MpiBackend<H: MpiHandle> {
     stash: Vec<VecDeque<(Header, Vec<u8>)>>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
-}
-
-impl<H: MpiHandle> fmt::Debug for MpiBackend<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MpiBackend")
-            .field("rank", &self.members.rank)
-            .field("mpi", &self.mpi)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<H: MpiHandle> MpiBackend<H> {
@@ -342,6 +334,7 @@ impl Runtime {
 }
 
 /// An exchange over MPI_Ibcast.
+#[derive(Debug)]
 struct MpiExchange<H: MpiHandle> {
     mpi: &'static Mpi<H>,
     comm: H,
@@ -361,12 +354,6 @@ impl<H: MpiHandle> MpiExchange<H> {
             thread::sleep(MPI_POLL);
         }
         Ok(Self { mpi, comm: making.finish()? })
-    }
-}
-
-impl<H: MpiHandle> fmt::Debug for MpiExchange<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MpiExchange")
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    fmt, io,
+    io,
     sync::{Arc, Condvar, Mutex, Weak},
     thread,
     time::{Duration, Instant},
@@ -33,6 +33,7 @@ const MAX_RETIRED: usize = 64;
 #[derive(Debug)]
 pub(super) struct Guard(Arc<Post>);
 
+#[derive(Debug)]
 struct Post {
     comm: Arc<Comm>,
     rank: usize,
@@ -42,12 +43,6 @@ struct Post {
     world: Weak<dyn World>,
     state: Mutex<State>,
     news: Condvar,
-}
-
-impl fmt::Debug for Post {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Post").field("rank", &self.rank).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Default)]

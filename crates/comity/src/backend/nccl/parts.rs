@@ -77,7 +77,7 @@ pub(super) fn of(
             if src.is_none() {
                 // What leaves must not be overwritten by what comes.
                 let len = dst.map_or(0, |e| e.1);
-                let held = device_comm.device.alloc_on(len, spot.stream)?;
+                let held = device_comm.device.alloc(len, Some(spot.stream))?;
                 w.copies.push((d, held.addr(), len));
                 from = held.addr();
                 w.scratch = Some(held);
@@ -229,7 +229,7 @@ impl NcclBackend {
             }
             let kept = self.stash[from].iter().map(|a| length(&a.info)).sum();
             room(kept, len, from, theirs)?;
-            let held = self.device_comm.device.alloc(len)?;
+            let held = self.device_comm.device.alloc(len, None)?;
             if len > 0 {
                 work.parts.push(Part::Recv { dst: held.addr(), bytes: len, from });
             }

@@ -265,9 +265,9 @@ fn a_descriptor_without_room_is_a_lack_of_ones_own() {
     if role().is_some() {
         let (a, b) = UnixStream::pair().unwrap();
         for most in [0, 1024] {
-            sys::send_fd(&a, &a, LONG).unwrap();
+            sys::send_fd(&a, &a).unwrap();
             limit_descriptors(most);
-            let got = sys::recv_fd(&b, LONG);
+            let got = sys::recv_fd(&b);
             limit_descriptors(1024);
             let own = got.as_ref().is_err_and(is_own);
             say(format!("{own} {}", got.map_or_else(|e| e.kind().to_string(), |_| "received".into())));

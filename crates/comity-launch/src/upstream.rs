@@ -1,16 +1,126 @@
-//! The launcher that started this host's part of the job, behind the `ssh` that carries its orders.
-use super::{Order, Tidings, Upstream};
+//! Places from which orders for the ranks of this host come: the terminal, a launcher behind `ssh`, the launchers of other nodes.
+//!
+//! ```text
+//! front end    --+
+//! ssh          --+-- Upstream: orders and news --> supervisor --> Machine, ranks
+//! other nodes  --+             <-- tidings --
+//! ```
+use crate::host::front_end::ALL_STOPPED;
 use crate::host::master::Master;
-use crate::host::own_output::Outputs;
-use crate::machine::{Event, StopOrder, StopReason};
+use crate::host::output::Outputs;
+use crate::host::signals::PassedSignal;
+use crate::host::stdin::StdinFeed;
+use crate::machine::{Event, Machine, StopOrder, StopReason};
 use crate::protocol::{BEAT, FleetOrder, FrameReader, HostEvent, SILENCE};
 use comity_base::sys::poll_until;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
+
+/// Order to a supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Ctrl-Z; the front end waits for the answer [`FrontLine::all_stopped`].
+    Suspend,
+    Continue,
+    Pass(PassedSignal),
+    News(Event),
+    /// The process that the user started is gone.
+    FrontEndLost,
+    /// Standard input of the ranks, or its end.
+    Input(Option<Vec<u8>>),
+    /// Tell what the ranks do.
+    Look,
+    /// Tell which of them are stopped.
+    FindStopped,
+}
+
+impl Order {
+    /// The order that a signal to the launcher stands for.
+    pub(crate) fn of_signal(signal: i32) -> Self {
+        match (signal, PassedSignal::of(signal)) {
+            (libc::SIGTSTP, _) => Self::Suspend,
+            (libc::SIGCONT, _) => Self::Continue,
+            (_, Some(passed)) => Self::Pass(passed),
+            (signal, None) => Self::News(Event::Stop(StopReason::Interrupted { signal })),
+        }
+    }
+}
+
+/// State of the ranks here, of which those who give orders are told.
+#[derive(Clone, Copy)]
+pub(crate) struct Tidings<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) output: &'a Outputs,
+    pub(crate) feed: &'a StdinFeed,
+}
+
+/// Place from which orders come.
+pub(crate) trait Upstream {
+    /// Descriptor that is readable when something has come; none when nothing comes any more.
+    fn want(&self) -> Option<PollFd<'_>>;
+
+    /// Takes what has come.
+    fn take(&mut self) -> Vec<Order>;
+
+    /// When [`keep_in_touch`](Self::keep_in_touch) has something to do next.
+    fn next(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Tells what is new; returns what follows from silence.
+    fn keep_in_touch(&mut self, _: Tidings<'_>) -> Vec<Order> {
+        Vec::new()
+    }
+}
+
+/// The line to the front end, until that is gone.
+#[derive(Debug)]
+pub(crate) struct FrontLine(Option<UnixStream>);
+
+impl FrontLine {
+    pub(crate) fn new(line: UnixStream) -> io::Result<Self> {
+        line.set_nonblocking(true)?;
+        Ok(Self(Some(line)))
+    }
+
+    /// Tells it a process to end if this one cannot.
+    pub(crate) fn tell(&self, number: i32) {
+        if let Some(mut line) = self.0.as_ref() {
+            let _ = line.write(&number.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn all_stopped(&self) {
+        self.tell(ALL_STOPPED);
+    }
+}
+
+impl Upstream for FrontLine {
+    fn want(&self) -> Option<PollFd<'_>> {
+        self.0.as_ref().map(|line| PollFd::new(line, PollFlags::IN))
+    }
+
+    /// Takes the signals that the front end passes on, or notices its end.
+    fn take(&mut self) -> Vec<Order> {
+        let Some(mut line) = self.0.as_ref() else { return Vec::new() };
+        let mut bytes = [0; 64];
+        match line.read(&mut bytes) {
+            Ok(n) if n > 0 => bytes[..n].iter().map(|&signal| Order::of_signal(signal.into())).collect(),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Vec::new()
+            }
+            _ => {
+                self.0 = None;
+                vec![Order::FrontEndLost]
+            }
+        }
+    }
+}
 
 /// The launcher that this host obeys, as it is heard over standard input.
 #[derive(Debug)]

@@ -90,3 +90,58 @@ fn a_large_file_is_refused_unread() {
     assert!(read(file.path()).unwrap_err()[0].contains("larger than 1048576 bytes"));
     assert!(read(Path::new("/nowhere/hosts")).unwrap_err()[0].contains("/nowhere/hosts"));
 }
+
+#[test]
+fn hosts_have_users_and_counts() {
+    let hosts = list("a,b:4,user@c, 10.0.0.7:2,fd00::1,[fd00::2]:3").unwrap();
+    let short: Vec<_> = hosts.iter().map(|h| (h.name.as_str(), h.slots, h.ips.len())).collect();
+    let wanted = [("a", None, 0), ("b", Some(4), 0), ("user@c", None, 0)];
+    assert_eq!(short[..3], wanted);
+    assert_eq!(short[3..], [("10.0.0.7", Some(2), 1), ("fd00::1", None, 1), ("fd00::2", Some(3), 1)]);
+    assert!(list("localhost").unwrap()[0].is_here() && !hosts[0].is_here());
+}
+
+#[test]
+fn an_address_that_may_end_with_a_count_is_asked_about() {
+    let why = list("fd00::3:2").unwrap_err();
+    assert!(why[0].contains("write [fd00::3:2] or [fd00::3]:2"), "{why:?}");
+    let hosts = list("[fd00::3:2],[fd00::4]:2,fd00::5,fd00::3:a2,me@fd00::7").unwrap();
+    let short: Vec<_> = hosts.iter().map(|h| (h.name.as_str(), h.slots)).collect();
+    let all = ["fd00::3:2", "fd00::4", "fd00::5", "fd00::3:a2", "me@fd00::7"];
+    assert_eq!(short, all.map(|n| (n, (n == "fd00::4").then_some(2))));
+    assert!(list("me@fd00::3:2").is_err());
+}
+
+#[test]
+fn a_file_may_name_a_host_for_each_rank() {
+    let named = |names: &[&str]| names.iter().map(|n| FleetHost::named(n).unwrap()).collect::<Vec<_>>();
+    let short =
+        |hosts: Vec<FleetHost>| -> Vec<_> { merged(hosts).into_iter().map(|h| (h.name, h.slots)).collect() };
+    let a = |n| ("a".to_owned(), n);
+    let b = |n| ("b".to_owned(), n);
+    assert_eq!(short(named(&["a", "a", "b"])), [a(Some(2)), b(None)]);
+    assert_eq!(short(named(&["a", "b", "a"])), [a(Some(1)), b(None), a(Some(1))]);
+    let mut other = named(&["a", "a"]);
+    other[1].env = vec![("A".into(), "1".into())];
+    assert_eq!(short(other), [a(Some(1)), a(Some(1))]);
+}
+
+#[test]
+fn every_problem_is_told_and_no_name_is_an_option() {
+    let wrong = list("-oProxyCommand=touch x,u@-l,b:0,c:many,,d,d,e;ls,f$(x)").unwrap_err();
+    for (at, part) in
+        [(0, "begin with '-'"), (1, "begin with '-'"), (2, "1 to 4096"), (3, "many"), (4, "empty")]
+    {
+        assert!(wrong[at].contains(part), "{wrong:?}");
+    }
+    assert!(wrong[5].contains("e;ls") && wrong[6].contains("f$(x)"), "{wrong:?}");
+    assert!(wrong[7].contains("\"d\" is named twice; write d:2"), "{wrong:?}");
+    assert_eq!(wrong.len(), 8);
+}
+
+#[test]
+fn devices_are_written_in_some_ways() {
+    let good = ["[0, 1]", "\"0,1\"", "[\"0\", \"1\"]", "3"].map(devices);
+    assert_eq!(good, ["0,1", "0,1", "0,1", "3"].map(|d| Some(d.into())));
+    assert_eq!(["{}", "[[0]]", "null", "-1"].map(devices), [const { None }; 4]);
+}

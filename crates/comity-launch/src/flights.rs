@@ -1,12 +1,115 @@
-//! Flight records in words.
-
+//! Flight records that the ranks of a job left in a directory, read together.
 use comity::tools::{Flight, FlightState};
 use comity_cluster::cores::runs;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Write,
-    time::Duration,
-};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+#[cfg(test)]
+mod sample;
+
+/// No job has more groups and ranks than this that fail at once.
+const MOST_FILES: usize = 100_000;
+
+/// The first lines of the report on a job that has ended, for its launcher.
+pub fn first_lines(dir: &Path, most: usize) -> Vec<String> {
+    match read(dir) {
+        Ok((flights, bad)) => {
+            let text = if flights.is_empty() { String::new() } else { report(&flights) };
+            bad.into_iter().chain(text.lines().map(String::from)).take(most).collect()
+        }
+        Err(why) => vec![why],
+    }
+}
+
+/// Removes the records that an earlier job has left here.
+pub fn clear(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        if entry.file_name().to_str().is_some_and(|n| Flight::of_name(n).is_some()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// All records of a directory, by group and rank, and what is wrong with the files that hold none.
+pub fn read(dir: &Path) -> Result<(Vec<Flight>, Vec<String>), String> {
+    let bad = |e| format!("'{}': {e}", dir.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(bad)? {
+        let name = entry.map_err(bad)?.file_name();
+        if let Some(name) = name.to_str().filter(|n| Flight::of_name(n).is_some()) {
+            names.push(name.to_owned());
+        }
+        if names.len() > MOST_FILES {
+            return Err(format!("'{}' holds more than {MOST_FILES} flight records", dir.display()));
+        }
+    }
+    let mut flights = Vec::new();
+    let mut refused = Vec::new();
+    names.sort();
+    for name in names {
+        match load(dir, &name) {
+            Ok(flight) => flights.push(flight),
+            Err(why) => refused.push(format!("'{}' {why}", dir.join(&name).display())),
+        }
+    }
+    flights.sort_by_key(|f| (f.group, f.rank));
+    Ok((flights, refused))
+}
+
+fn load(dir: &Path, name: &str) -> Result<Flight, String> {
+    let path = dir.join(name);
+    // Opening a pipe would wait for its writer.
+    if !std::fs::metadata(&path).map_err(|e| format!("cannot be read: {e}"))?.is_file() {
+        return Err("is not a file".into());
+    }
+    let file = File::open(path).map_err(|e| format!("cannot be read: {e}"))?;
+    let mut bytes = Vec::new();
+    file.take(Flight::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot be read: {e}"))?;
+    Flight::parse(name, &bytes)
+}
+
+/// The records as a trace in Chrome's format, which Perfetto reads: a process for each rank, a thread for each group.
+pub fn trace(flights: &[Flight]) -> String {
+    let start = flights.iter().flat_map(|f| &f.calls).map(|c| c.begin).min().unwrap_or(0);
+    let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let mut rows = Vec::new();
+    for f in flights {
+        let next = threads.len();
+        let thread = *threads.entry(f.group).or_insert(next);
+        let of = |rank: usize| f.members.get(rank).copied().unwrap_or(rank);
+        let rank = of(f.rank);
+        let host = f.host.as_deref().unwrap_or("?");
+        rows.push(json!({
+            "ph": "M", "name": "process_name", "pid": rank,
+            "args": { "name": format!("rank {rank} (host {host}, pid {})", f.pid) },
+        }));
+        rows.push(json!({
+            "ph": "M", "name": "thread_name", "pid": rank, "tid": thread,
+            "args": { "name": format!("group {:x}", f.group) },
+        }));
+        rows.extend(f.calls.iter().map(|c| {
+            json!({
+                "ph": "X", "cat": "comity", "name": c.info.to_string(), "pid": rank, "tid": thread,
+                "ts": us(c.begin - start), "dur": us(c.end - c.begin),
+                "args": {
+                    "state": format!("{:?}", c.state).to_lowercase(),
+                    "waited_for": c.peer.map(of),
+                    "asleep_us": us(c.waited),
+                },
+            })
+        }));
+    }
+    // A row a line: such files are looked at with text tools, too.
+    let rows: Vec<String> = rows.iter().map(ToString::to_string).collect();
+    format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n", rows.join(",\n"))
+}
 
 /// Ranks that were waited for less than this in all are not slow.
 const LEAST: Duration = Duration::from_millis(1);
@@ -188,8 +291,20 @@ fn ranks(set: &BTreeSet<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::flight;
+    use super::sample::flight;
     use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn each_call_is_an_event_of_its_rank() {
+        let all = [flight(0, "barrier", 3, None), flight(2, "barrier", 3, Some(0))];
+        let v: Value = serde_json::from_str(&trace(&all)).unwrap();
+        let rows = v["traceEvents"].as_array().unwrap();
+        let calls: Vec<_> = rows.iter().filter(|r| r["ph"] == "X").collect();
+        assert_eq!((rows.len(), calls.len()), (6, 2));
+        assert_eq!((&calls[1]["pid"], &calls[1]["dur"]), (&json!(2), &json!(2_500_000.0)));
+        assert_eq!((&calls[1]["args"]["waited_for"], &calls[1]["ts"]), (&json!(0), &json!(0.0)));
+    }
 
     #[test]
     fn ranks_that_disagree_are_told_apart() {
