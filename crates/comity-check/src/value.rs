@@ -4,7 +4,6 @@
 //! them gives the same bits: small whole numbers to add, powers of two to multiply. `Special` ones are
 //! infinities, NaN and signed zeros, chosen likewise. `Real` ones round, so that only a bound can be asked
 //! of the value; of its bits, that they are the same everywhere.
-
 use comity::{C64, Element, ReduceOp};
 use half::{bf16, f16};
 use std::{cmp::Ordering, fmt::Debug};
@@ -407,6 +406,24 @@ macro_rules! with_type {
             other => unreachable!("{other} is a type that this check does not know"),
         }
     };
+}
+
+/// Elements of each rank's part, a few times: with gaps, all at one rank, none at all. About `size` each.
+pub(super) fn unequal(n: usize, size: usize) -> Vec<Vec<usize>> {
+    let gaps = (0..n).map(|r| if r % 3 == 1 { 0 } else { (size + r * 37) % (size + 5) }).collect();
+    let one = (0..n).map(|r| if r == size % n { size + 1 } else { 0 }).collect();
+    let mut all = vec![gaps, one];
+    if size == 0 {
+        all.push(vec![0; n]);
+    }
+    all
+}
+
+pub(super) fn gives(from: usize, to: usize, size: usize) -> usize {
+    match (from + 2 * to) % 4 {
+        0 => 0,
+        k => (size + 7 * from + 3 * to) % (size + k),
+    }
 }
 
 #[cfg(test)]

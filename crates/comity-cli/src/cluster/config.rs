@@ -10,7 +10,7 @@ use comity_cluster::draw;
 use comity_cluster::facts::HostFacts;
 use comity_cluster::graph::{CableKind, Cluster};
 use comity_cluster::hostfile::{ClusterFile, Over};
-use comity_cluster::layout::{CableLayout, LayoutKind, layout};
+use comity_cluster::graph::{CableLayout, LayoutKind, layout};
 use comity_launch::fleet::FleetHost;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
