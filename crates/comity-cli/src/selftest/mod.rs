@@ -3,10 +3,9 @@
 //! ```text
 //!   mod.rs       flags, the table, the exit code
 //!   rows.rs      the rows: the command of each, or why it is not there
-//!   report.rs    the file for an issue;  names.rs  what is taken out of it
+//!   report.rs    the file for an issue, and what is taken out of it
 //! ```
 //! Each row is a command of its own, so that one which hangs is ended and the next one runs.
-mod names;
 mod report;
 mod rows;
 
