@@ -24,7 +24,6 @@ pub(crate) struct LaunchArgs {
     request: LaunchRequest,
 }
 
-/// Runs the job to its end.
 pub(crate) fn launch(LaunchArgs { request }: LaunchArgs) -> Exit {
     if request.hosts.print_python {
         println!("{}", request.hosts.interpreter());

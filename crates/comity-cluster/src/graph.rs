@@ -275,7 +275,6 @@ impl Cluster {
         twice.map(|(x, y, _)| format!("{} and {} are one host: name it once", x.ssh, y.ssh)).collect()
     }
 
-    /// Two hosts with one name.
     pub(crate) fn namesakes(&self) -> Vec<String> {
         let alike = |x: &HostFacts, y: &HostFacts| x.hostname == y.hostname && !x.hostname.is_empty();
         let pairs = self.host_pairs().filter(|(x, y, is_one)| !is_one && alike(x, y));

@@ -301,9 +301,6 @@ pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
     RankView {
         rank,
         host: host.into(),
-        pid: 0,
-        state: RankState::Waiting,
-        restarts: 0,
         at_ns,
         groups: live.groups.iter().map(|g| group(g, at_ns)).collect(),
         links: live
@@ -322,6 +319,7 @@ pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
         sent: tally.ops.iter().map(|o| o.2).sum(),
         waited_ns: tally.parked.as_nanos() as u64,
         silence_ns: tally.longest_silence.as_nanos() as u64,
+        ..RankView::default()
     }
 }
 

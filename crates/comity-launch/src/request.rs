@@ -123,8 +123,7 @@ mod protection {
 /// The ranks, and what each launcher does for them. A flag that one placement does not heed is refused before anything runs.
 ///
 /// It travels to other hosts without the fields that serde skips. Of these the command, its variables and its directory are a host's own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct JobRequest {
     /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
     #[serde(skip)]
@@ -288,7 +287,6 @@ impl JobRequest {
         self.command.first().map(OsString::as_os_str).unwrap_or_default()
     }
 
-    /// Arguments of the program.
     pub(crate) fn args(&self) -> &[OsString] {
         self.command.get(1..).unwrap_or_default()
     }

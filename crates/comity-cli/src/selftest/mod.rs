@@ -66,17 +66,13 @@ pub(crate) struct SelftestArgs {
     threads: Option<usize>,
 }
 
-/// Verdict of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
-    /// Its text.
     Failed(String),
-    /// The reason.
     NotThere(String),
 }
 
-/// Outcome of a row.
 #[derive(Debug)]
 struct Outcome {
     name: String,
@@ -98,7 +94,6 @@ impl Outcome {
     }
 }
 
-/// Runs the rows.
 pub(crate) fn selftest(args: SelftestArgs) -> Exit {
     if let Some(n) = args.threads {
         return on_threads(n);

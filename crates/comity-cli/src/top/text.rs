@@ -39,11 +39,9 @@ pub(crate) fn share(of: Option<f64>) -> String {
     of.map_or_else(|| "-".into(), |s| format!("{:.0} %", s * 100.0))
 }
 
-/// The heads of the table of ranks.
 pub(crate) const HEADS: [&str; 11] =
     ["rank", "host", "pid", "state", "call", "age", "waits for", "waiting", "out", "in", "calls"];
 
-/// The cells of a rank.
 pub(crate) fn cells(picture: &Picture) -> Vec<[String; 11]> {
     let row = |r: &super::picture::Row| {
         [

@@ -48,7 +48,6 @@ pub struct LinkMeasure {
 }
 
 impl LinkMeasure {
-    /// Returns whether both ends are in one network.
     fn shares_network(&self) -> bool {
         let from = self.from.address;
         let to = self.to.address;

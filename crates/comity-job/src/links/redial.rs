@@ -21,7 +21,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit for a try.
 const TRIES: Duration = Duration::from_secs(1);
 /// And then through other ranks, which know their ways: it takes them milliseconds.
 const THROUGH: Duration = Duration::from_millis(500);
@@ -47,7 +46,6 @@ impl Redial {
         Arc::new(Self { inner: Arc::new(inner), threads: Mutex::default() })
     }
 
-    /// End all tries.
     pub(super) fn end(&self) {
         self.inner.stop.store(true, Ordering::Release);
         for (thread, waker) in std::mem::take(&mut *lock(&self.threads)) {
@@ -80,7 +78,6 @@ impl ControlDialer for Redial {
 }
 
 impl RedialState {
-    /// Make one connection.
     fn make(&self, rank: usize, waker: &Waker) {
         let ways = &self.ways;
         let hello = ways.hello(rank, 0, Channel::Control);

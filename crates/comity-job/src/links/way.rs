@@ -85,7 +85,6 @@ impl Ways {
         !guesses.is_empty()
     }
 
-    /// Returns true if a rank is on another host.
     pub(super) fn is_elsewhere(&self, rank: usize) -> bool {
         match (self.cards.get(self.me), self.cards.get(rank)) {
             (Some(ours), Some(theirs)) => ours.host_id != theirs.host_id,

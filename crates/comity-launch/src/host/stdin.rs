@@ -82,7 +82,6 @@ impl StdinFeed {
         }
     }
 
-    /// The rank has ended.
     pub(crate) fn remove(&mut self, rank: usize) {
         if let Some(sink) = self.sinks.get_mut(rank) {
             *sink = None;

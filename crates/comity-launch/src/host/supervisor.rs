@@ -444,7 +444,6 @@ impl Supervisor {
         }
     }
 
-    /// Somebody asks at the launcher.
     fn tell_what_ranks_do(&self) {
         let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
         if let Some(text) = text.filter(|t| t.len() < protocol::LARGEST) {
@@ -611,7 +610,6 @@ impl Supervisor {
         tree::signal(&tree::descendants(), signal);
     }
 
-    /// Finds the ranks that are stopped, and tells a launcher elsewhere.
     fn find_stopped(&mut self) {
         let stopped = tree::stopped();
         let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
@@ -704,14 +702,12 @@ impl Supervisor {
         }
     }
 
-    /// Gives up on what ranks may still write.
     fn close_pipes(&mut self) {
         for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
             rank.pipes.iter_mut().for_each(|pipe| pipe.close(number, &self.output));
         }
     }
 
-    /// Tells the machine how far the output has come.
     fn tell_output(&mut self) {
         let open = self.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
         let pending = self.output.is_pending();

@@ -48,7 +48,6 @@ pub(crate) fn signal(pids: &[Pid], signal: Signal) {
     }
 }
 
-/// Every process.
 #[cfg(target_os = "linux")]
 fn processes() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };

@@ -235,10 +235,11 @@ named! {
     /// assert_eq!(Launcher::OpenMpi.to_string(), "Open MPI");
     /// # Ok::<(), comity::Error>(())
     /// ```
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     pub enum Launcher: "launcher" {
         /// None: [`Config::new`](../comity/struct.Config.html#method.new).
+        #[default]
         Explicit => "the program",
         /// `comity launch`, or `COMITY_*` set by hand.
         Comity => "comity launch",
@@ -272,7 +273,7 @@ named! {
 /// }
 /// # Ok::<(), comity::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Evidence {
     /// Launcher whose variables gave rank and size.
@@ -293,10 +294,11 @@ pub struct Evidence {
 /// assert_eq!(config.meeting_point().to_string(), "at the store at 10.0.0.1:7000");
 /// # Ok::<(), comity::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum MeetingPoint {
     /// Nowhere: a group of one.
+    #[default]
     Alone,
     /// At a store that runs elsewhere, such as the launcher's; its addresses. An address of a rank's host leads to the store too: that
     /// rank passes on what comes there.

@@ -90,7 +90,6 @@ fn insecure(text: &str) -> Result<Insecure, &'static str> {
     }
 }
 
-/// The time limit of a call.
 fn call_limit(text: &str) -> Result<Duration, &'static str> {
     let limit = if text == "none" { Some(MAX_TIMEOUT) } else { seconds(text) };
     limit.ok_or("is neither a number of seconds such as 300 or 2.5 nor none (as long as all ranks live)")

@@ -40,7 +40,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const NO_NAME: &str = "-";
 
 /// Place of a process in its job, and its settings, as they were given or read. `comity::Config` makes them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub rank: usize,
     pub size: usize,
@@ -126,39 +126,14 @@ impl Settings {
         Self {
             rank,
             size,
-            local: None,
-            meeting_point: MeetingPoint::Alone,
-            joins: false,
-            place: None,
             job: NO_NAME.into(),
-            key: None,
-            insecure: Insecure::No,
-            secure: Protection::Handshake,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
-            detection: Detection::Normal,
             links: Kinds::usual(),
-            transports: TransportSettings::default(),
-            backend: BackendKind::Any,
-            connect_when: ConnectTiming::Needed,
-            ring: false,
             sparse_above: SPARSE_ABOVE,
-            device: None,
-            costs: Costs::Usual,
-            algorithm: None,
-            lanes: None,
-            addrs: Vec::new(),
-            launched_at: Vec::new(),
-            interfaces: InterfaceRules::default(),
-            ports: None,
             relay: true,
-            mptcp: false,
-            host: None,
-            log_dir: None,
-            root_cause: None,
-            stats_fd: None,
-            host_cores: None,
-            evidence: Evidence { launcher: Launcher::Explicit, why, seen: Vec::new() },
+            evidence: Evidence { why, ..Evidence::default() },
+            ..Self::default()
         }
     }
 

@@ -149,7 +149,6 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Surveys this host and returns the script's output.
 pub(crate) fn survey() -> String {
     let run = Command::new("sh").args(["-c", SURVEY]).stdin(Stdio::null()).output();
     run.map_or_else(|e| format!("sh: {e}"), |o| String::from_utf8_lossy(&o.stdout).into_owned())
