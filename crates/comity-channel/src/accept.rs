@@ -10,6 +10,7 @@
 //!
 //! The 65th takes the place of the oldest one of the address that holds most places. So neither a crowd nor recordings keep a rank out. When
 //! descriptors run out, one that was kept in reserve serves to turn connections away.
+
 use super::{
     hello::{Channel, Denial, HandshakeStep, Hello, HelloVerdict, Responder, Secret},
     relay::Relay,

@@ -9,6 +9,7 @@
 //!
 //! To seal: each direction has a key of its own, derived from the two keys that the Noise handshake ends with. Each direction counts its frames,
 //! and the count is the nonce. A frame that was changed, repeated, left out or moved does not open.
+
 use super::fields::Malformed;
 use crate::sys;
 use aws_lc_rs::{

@@ -1,4 +1,5 @@
 //! Operations that move elements and do not change them: every type, every root; between two ranks in and out of the order of tags.
+
 use super::{
     case::{Case, CheckRow, GuardedBuffer},
     value::{Sample, gives, unequal},

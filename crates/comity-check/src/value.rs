@@ -4,6 +4,7 @@
 //! them gives the same bits: small whole numbers to add, powers of two to multiply. `Special` ones are
 //! infinities, NaN and signed zeros, chosen likewise. `Real` ones round, so that only a bound can be asked
 //! of the value; of its bits, that they are the same everywhere.
+
 use comity::{C64, Element, ReduceOp};
 use half::{bf16, f16};
 use std::{cmp::Ordering, fmt::Debug};

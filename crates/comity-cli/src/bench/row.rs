@@ -1,5 +1,6 @@
 //! A row of the table, as text and as JSON; beside the one of an earlier run (`--compare OLD.json`); and the samples of each rank as lines of
 //! JSON, for tools that put several libraries side by side.
+
 use super::{BenchArgs, measure::Samples, op::BenchOp};
 use comity::{Error, Group, ReduceOp, Result};
 use comity_cluster::escaped;

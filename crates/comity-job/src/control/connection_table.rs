@@ -2,6 +2,7 @@
 //!
 //! It carries out what [`Membership`] decides. Changed only under the lock of [`ControlPlane`](super::running::ControlPlane), by its thread
 //! and by those that call it.
+
 use super::{
     CONTROL_THREAD,
     note::{ControlNote, Encoding},
@@ -79,7 +80,7 @@ pub(super) struct ConnectionTable {
     pub(super) wanted: Vec<(u64, usize)>,
     /// Agreements on groups that follow others.
     pub(super) reforms: Reforms,
-    /// What is done once the lock is given back.
+    /// Deeds that wait until the lock is given back.
     pub(super) rest: Rest,
     /// In a large job: what goes out to each at the end of this turn.
     outgoing: BTreeMap<usize, Vec<Vec<u8>>>,

@@ -3,6 +3,7 @@
 //! A control connection per pair of processes carries leave, abort, goodbye and, all the time, beats. Its end without a goodbye is a death,
 //! and so is silence. Then every group with that member fails here, and its other members are told. So those who cannot see the death learn
 //! of it as fast. The same thread listens for the connections of links and keeps them until their group asks.
+
 use super::{
     connection_table::{Arrival, ConnectionTable, Origin, WatchedPeer},
     note::ControlNote,

@@ -1,5 +1,11 @@
 //! This process as a member of a world of processes.
-use super::{elastic::Elastic, maker::Makers, mesh::OpenedGroup, redial::Redial, way::Ways};
+
+use super::{
+    elastic::Elastic,
+    maker::Makers,
+    mesh::OpenedGroup,
+    way::{Redial, Ways},
+};
 use crate::{
     ConnectTiming, Error, ErrorKind, JoinCause, JoinError, Key, LinkCosts, LinkKind, Peer, Protection,
     Result,

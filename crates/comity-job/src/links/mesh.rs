@@ -1,4 +1,5 @@
 //! Opening a group: wait until all members have come. Their links are made by [`Linking`], when they are needed.
+
 use super::{maker::Makers, way::Ways};
 use crate::{
     Error, JoinCause, JoinError, LinkKind, Peer, Result,

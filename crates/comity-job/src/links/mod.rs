@@ -36,7 +36,6 @@ mod endpoint;
 mod local;
 mod maker;
 mod mesh;
-mod redial;
 mod way;
 
 pub use elastic::join_running;

@@ -1,8 +1,6 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 use crate::elastic::{self, TakenIn, joined, lost};
 use crate::flights;
-use crate::host::deaths::Deaths;
-use crate::host::door::Door;
 use crate::host::job::Job;
 use crate::host::meet::{self, Meeting};
 use crate::host::memory::Kills;
@@ -13,7 +11,9 @@ use crate::host::signals::{PassedSignal, Signals};
 use crate::host::stdin::StdinFeed;
 use crate::host::sys::host;
 use crate::host::tree;
+use crate::host::tree::Deaths;
 use crate::journal::Journal;
+use crate::live::Door;
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
     Action, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE, Verdict,
@@ -60,7 +60,7 @@ pub(crate) struct Supervisor {
     /// To the process that the user started.
     front_end: FrontLine,
     /// The launcher on another host that this one obeys.
-    far_launcher: Option<FarLauncher>,
+    pub(crate) far_launcher: Option<FarLauncher>,
     /// The first process of the host launcher was killed: how the ranks end from now on says nothing about them.
     pub(crate) is_bereft: bool,
     /// The user has stopped the job.
@@ -110,21 +110,6 @@ impl Supervisor {
         if supervisor.job.elastic.is_some() {
             supervisor.taken_in = supervisor.meeting.taken_in(supervisor.job.guests)?;
         }
-        Ok(supervisor)
-    }
-
-    /// The supervisor of a host's part, which obeys a launcher on another host.
-    pub(crate) fn of_host_launcher(
-        job: Job,
-        meeting: Meeting,
-        front_end: FrontLine,
-        output: Outputs,
-        far_launcher: FarLauncher,
-        open_files: Rlimit,
-    ) -> io::Result<Self> {
-        let mut supervisor = Self::with(Role::Host, job, meeting, (front_end, output), open_files)?;
-        supervisor.far_launcher = Some(far_launcher);
-        supervisor.show(None)?;
         Ok(supervisor)
     }
 

@@ -1,4 +1,5 @@
 //! Choices that a job is started with: by what its ranks know one another and meet, when they are given up, what carries their calls.
+
 use super::{HostPort, bad, bad_value, common::seconds};
 use crate::{Key, LinkKind, Result, exchange::Exchange, named};
 use std::{

@@ -1,5 +1,6 @@
 //! The variables that hold under every launcher. Each is read once, noted, and parsed strictly, so that every error names the variable and its
 //! value.
+
 use super::{
     BackendKind, ConnectTiming, Costs, Detection, HostPort, Insecure, MAX_SIZE, MAX_TIMEOUT, Protection,
     Settings, bad, bad_value,

@@ -1,4 +1,5 @@
 //! Reports of `comity info`: what this process would use, and why; addresses of this host that others may use.
+
 use super::{Insecure, MeetingPoint, Protection, Settings};
 use crate::{
     LinkKind,

@@ -9,6 +9,7 @@
 //!     Transport::connect(pair, Path)     Link: made | Soon: made when its stream is readable | Not: the next kind | an error: all is over
 //!       Path::dial, reach, wait          -> Ways, until the group fails, either rank leaves, or time is up
 //! ```
+
 use super::{MeshError, OpenedGroup, Opening, order};
 use crate::{
     ErrorKind, LinkKind, Result,
