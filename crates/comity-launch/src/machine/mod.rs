@@ -77,9 +77,10 @@ const TWICE: Duration = Duration::from_millis(200);
 const OTHERS: Duration = Duration::from_secs(20);
 
 /// Place of this launcher among those of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The ranks are here, and so is the verdict.
+    #[default]
     Alone,
     /// The ranks are on other hosts, each with a launcher in the role `Host`. The verdict is here.
     Fleet,
@@ -101,7 +102,7 @@ impl Role {
 }
 
 /// Ranks of a launcher and its limits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct JobPlan {
     /// Place of this launcher.
     pub(crate) role: Role,
