@@ -1,6 +1,5 @@
 //! Bad flags: of each command, each flag with values that it cannot have.
 use super::Case;
-use super::dice;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -145,7 +144,7 @@ const OTHERS: &[(&[&str], &[&str])] = &[
     (&["cluster", "config", "--hosts", "a", "--dot", "--auto-setup"], &["--dot", "--auto-setup"]),
 ];
 
-/// 120 made from the seed, and those below.
+/// Each of the table, and those below.
 pub(crate) fn all(dir: &Path) -> Vec<Case> {
     std::fs::write(dir.join("file"), "").unwrap();
     std::fs::create_dir_all(dir.join("room/rank-1.err")).unwrap();
@@ -154,16 +153,12 @@ pub(crate) fn all(dir: &Path) -> Vec<Case> {
     }
     std::fs::write(dir.join("records/rank-0.group-0.flight.json"), RECORD).unwrap();
     std::fs::write(dir.join("garbage/rank-7.group-1f.flight.json"), b"\xff\x00{").unwrap();
-    let mut dice = dice(3);
-    let mut cases: Vec<Case> = (0..120)
-        .map(|i| {
-            let (command, flag, values) = TABLE[i % TABLE.len()];
-            let value = *dice.pick(values);
-            // In one word, so that a value which begins with a dash is none of its own.
-            let word = format!("{flag}={value}");
-            Case::new(&[&[command[0], &word], &command[1..]].concat()).says(&[flag])
-        })
-        .collect();
+    // In one word, so that a value which begins with a dash is none of its own.
+    let case = |command: &[&str], flag: &str, value: &str| {
+        Case::new(&[&[command[0], &format!("{flag}={value}")], &command[1..]].concat()).says(&[flag])
+    };
+    let all = TABLE.iter().flat_map(|(command, flag, values)| values.iter().map(|v| case(command, flag, v)));
+    let mut cases: Vec<Case> = all.collect();
     let mut add = |args: &[&str], says: &[&str]| cases.push(Case::new(args).says(says));
     add(&[], &["Usage"]);
     add(&["lunch"], &["lunch"]);

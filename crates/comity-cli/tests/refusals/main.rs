@@ -1,5 +1,5 @@
 //! More than 500 bad hostfiles, variables and flags: each ends at once with exit code 2 and an error that names the place, and leaves
-//! nothing behind. Made from a seed, so that a failure comes again: COMITY_TEST_SEED chooses another.
+//! nothing behind. Files and variables are made from a seed, so that a failure comes again: COMITY_TEST_SEED chooses another.
 
 mod flags;
 mod hostfiles;

@@ -209,7 +209,7 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
     assert!(lent > 20, "only {lent} times");
 }
 
-/// What is read of memory like this, after its lender gave up.
+/// Check that what is read of such memory after its lender gave up is an error.
 pub(super) fn is_an_error<M>(met: impl Fn() -> (Ends, M), all: fn(&mut M) -> &mut [u8]) {
     for by_take in [true, false] {
         let ((mut a, mut b), mut memory) = met();

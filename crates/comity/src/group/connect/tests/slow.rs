@@ -14,7 +14,7 @@ fn fast(rank: usize, size: usize, at: SocketAddr) -> Config {
     config(rank, size, at).links([LinkKind::Tcp]).detection(Detection::Fast)
 }
 
-/// What a rank of a slow host tells of itself.
+/// Facts of a rank of a slow host.
 fn slow(pid: u32) -> Facts {
     facts_of("slow", pid, vec![(LOOPBACK, 1).into()])
 }
