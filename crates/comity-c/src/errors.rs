@@ -11,7 +11,6 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CStr, CString, c_char},
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
     sync::Arc,
@@ -53,11 +52,6 @@ impl CFault {
 
     pub(crate) fn order() -> Self {
         Error::from(ErrorKind::Order).into()
-    }
-
-    #[cold]
-    pub(crate) fn os(what: &str, message: &str) -> Self {
-        Error::os(what, io::Error::other(message)).into()
     }
 
     #[cold]

@@ -22,6 +22,7 @@
 //! closes the group. Its memory goes when the threads that used it last have called again or have ended.
 
 use crate::{errors::CFault, group::GroupHandle, request::is_in_callback};
+use comity::Error;
 use std::{
     cell::{Cell, UnsafeCell},
     mem,
@@ -193,7 +194,8 @@ fn give_back(index: u32, slot: &Slot) {
 
 pub(crate) fn add<H: HandleKind>(inside: H::Inside) -> Result<*mut H, CFault> {
     let (index, slot) = take_free().ok_or_else(|| {
-        CFault::os("making a handle", "this process holds a million of them; free those that are not needed")
+        let why = "this process holds a million of them; free those that are not needed";
+        Error::os("making a handle", std::io::Error::other(why))
     })?;
     // SAFETY: the slot is not live and was on no list but ours, so nobody else reads or writes its object.
     unsafe { *slot.object.get() = Some(H::wrap(inside)) };

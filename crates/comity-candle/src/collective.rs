@@ -283,14 +283,14 @@ impl CustomOp1 for TensorCall {
 
     fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
         let group = &self.group;
-        let over = |kind: CallKind| TensorCall::new(group, kind).apply(gradient);
+        let over = |kind: CallKind| Self::new(group, kind).apply(gradient);
         Ok(Some(match &self.back {
             Back::Nowhere => return Ok(None),
             Back::Same => gradient.clone(),
             Back::Sum => over(CallKind::Reduce(ReduceOp::Sum))?,
             Back::Extreme => {
                 let mine = x.eq(y)?.to_dtype(DType::F32)?;
-                let owners = TensorCall::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
+                let owners = Self::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
                 gradient.mul(&(mine / owners)?.to_dtype(gradient.dtype())?)?
             }
             Back::Rows(start, rows) => gradient.narrow(0, *start, *rows)?,
@@ -299,7 +299,7 @@ impl CustomOp1 for TensorCall {
             Back::Root(_) => x.zeros_like()?,
             Back::Receive { from, tag, shape } => {
                 let kind = CallKind::Receive { from: *from, tag: *tag, shape: shape.clone() };
-                TensorCall::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
+                Self::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
             }
             Back::Send { to, tag } => {
                 over(CallKind::Send { to: *to, tag: *tag })?;

@@ -53,15 +53,7 @@ pub fn average_gradients<'a>(
     variables: impl IntoIterator<Item = &'a Var>,
     gradients: &mut GradStore,
 ) -> Result<()> {
-    average_in_buckets(group, variables.into_iter().collect(), gradients, BUCKET_BYTES)
-}
-
-fn average_in_buckets(
-    group: &Group,
-    variables: Vec<&Var>,
-    gradients: &mut GradStore,
-    limit: usize,
-) -> Result<()> {
+    let variables: Vec<&Var> = variables.into_iter().collect();
     check_types(variables.iter().copied())?;
     // Ranks must agree on what goes into the buckets before they fill them.
     let mut present: Vec<bool> = variables.iter().map(|v| gradients.get(v).is_some()).collect();
@@ -76,7 +68,7 @@ fn average_in_buckets(
             _ => &mut buckets[2],
         };
         let bytes = |v: &Var| v.elem_count() * v.dtype().size_in_bytes();
-        if !bucket.is_empty() && bucket.iter().copied().map(bytes).sum::<usize>() + bytes(v) > limit {
+        if !bucket.is_empty() && bucket.iter().copied().map(bytes).sum::<usize>() + bytes(v) > BUCKET_BYTES {
             average(group, bucket, gradients)?;
         }
         bucket.push(v);

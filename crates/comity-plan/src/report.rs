@@ -428,11 +428,6 @@ mod tests {
         assert_eq!(runs(&[1, 3, 4, 5, 8, 9]), "1,3-5,8,9");
         assert_eq!(runs(&[]), "");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn numbers_and_drawing_of_a_known_plan() {
