@@ -24,7 +24,7 @@ from comity.errors import Error, MismatchError, PeerLostError
 from comity.errors import TimeoutError as LimitPassed
 
 from .ledger import NOTHING, SIZE, Ledger, difference, words
-from .messages import EVER, U8, left, of_call
+from .messages import EVER, gathered, left, of_call
 from .work import with_timeout
 
 #: Seconds between two meetings: while calls are made, and the longest.
@@ -181,7 +181,7 @@ class Watch:
         if asked is not None and self._asked_upto is None:
             self._asked_upto = calls
         row = Row(calls, ledger.digest(self._target), self._state(), self._leaves)
-        all_rows = self._gather(array("q", row).tobytes())
+        all_rows = gathered(self._group, array("q", row).tobytes(), _ANY_TIME)
         return [Row(*array("q", r)) for r in all_rows]
 
     def _judge(self, rows: list[Row]) -> bool:
@@ -209,7 +209,7 @@ class Watch:
 
     def _mismatch(self, upto: int) -> MismatchError:
         ledger, me = self._ledger, self._group.rank
-        parts = self._gather(ledger.part(upto))
+        parts = gathered(self._group, ledger.part(upto), _ANY_TIME)
         at, other = first_difference(parts)
         at_byte = at * SIZE
         calls = [part[at_byte : at_byte + SIZE] for part in parts]
@@ -255,18 +255,6 @@ class Watch:
 
     def _call(self, at: int) -> str:
         """A call in words, by a rank that has made it."""
-        parts = self._gather(self._ledger.call(at) if at >= self._ledger.agreed else self._ledger.latest)
+        own = self._ledger.call(at) if at >= self._ledger.agreed else self._ledger.latest
+        parts = gathered(self._group, own, _ANY_TIME)
         return words(next((p for p in parts if p != NOTHING), NOTHING), at + 1)
-
-    def _gather(self, mine: bytes) -> list[bytes]:
-        """As many bytes from every rank, by rank."""
-        size, n = len(mine), self._group.size
-        given, got = array("b", mine), array("b", bytes(size * n))
-        self._group.run(
-            "all_gather",
-            (given.buffer_info()[0], U8, size),
-            (got.buffer_info()[0], U8, size * n),
-            _ANY_TIME,
-        )
-        taken = got.tobytes()
-        return [taken[r * size : (r + 1) * size] for r in range(n)]
