@@ -9,7 +9,7 @@
 //! made with packets as full as the path allows: behind the hello comes padding, and the answer to it has as much.
 
 use super::fields::{Malformed, Reader, Writer};
-use super::seal::Seals;
+use super::stream::Seals;
 use crate::{Key, sys::traceless};
 use snow::{Builder, HandshakeState, TransportState};
 use std::{

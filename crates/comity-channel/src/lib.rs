@@ -31,9 +31,7 @@ mod fields;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod hello;
-mod listener;
 mod relay;
-mod seal;
 mod stream;
 
 #[cfg(fuzzing)]
@@ -41,13 +39,11 @@ use comity_base::fuzz_input;
 // Rooms of the crate below, so that a path says the room and not the crate.
 use comity_base::{Error, Key, Result, sync, sys};
 
-pub use accept::{Accepted, Acceptor};
+pub use accept::{Accepted, Acceptor, Listener, Unlink};
 pub use dial::{
     DialLimits, Miss, TRY, Target, Winner, answering, begin_connect, dial, dial_all, dial_any, is_own, probe,
 };
 pub use fields::{MAX_TEXT, Malformed, Reader, Writer};
 pub use hello::{Agreed, Channel, Denial, Hello, HelloVerdict, Initiator, Refusal, STORE, Secret};
-pub use listener::{Listener, Unlink};
 pub use relay::Relay;
-pub use seal::{Seal, SealError, Seals, TAG, both_ends};
-pub use stream::{Conn, Sealing, Stream, frame};
+pub use stream::{Conn, Seal, SealError, Sealing, Seals, Stream, TAG, both_ends, frame};

@@ -6,10 +6,10 @@
 //!
 //! ```text
 //!   lib.rs     the rows of the table, in order
-//!   reduce.rs moves.rs pairs.rs groups.rs large.rs   what a row does; algorithms.rs  again by each algorithm
+//!   reduce.rs moves.rs groups.rs large.rs   what a row does; algorithms.rs  again by each algorithm
 //!   wires.rs  calls on a wire, within their bounds
 //!   case.rs    a row under way: buffers between guards, comparisons
-//!   value.rs   the numbers, and the reference; parts.rs  unequal parts
+//!   value.rs   the numbers, and the reference; unequal parts
 //!   report.rs  what was found, the same on every rank
 //! ```
 //! A crate of its own, so that a build for tests can optimise it alone: it computes every value that it compares.
@@ -28,8 +28,6 @@ mod case;
 mod groups;
 mod large;
 mod moves;
-mod pairs;
-mod parts;
 mod reduce;
 mod report;
 pub mod value;
@@ -66,9 +64,9 @@ const ROWS: [(&str, &str, Check); 27] = [
     ("all_to_all", "all_to_all", moves::all_to_all),
     ("all_to_all", "all_to_all_in_place", moves::all_to_all_in_place),
     ("all_to_all", "all_to_all_v", moves::all_to_all_v),
-    ("send", "send, recv", pairs::send_recv),
-    ("send", "sendrecv", pairs::sendrecv),
-    ("send", "tags out of order", pairs::tags),
+    ("send", "send, recv", moves::send_recv),
+    ("send", "sendrecv", moves::sendrecv),
+    ("send", "tags out of order", moves::tags),
     ("barrier", "barrier", groups::barrier),
     ("split", "split, split of split", groups::split),
     ("split", "subgroup", groups::subgroup),

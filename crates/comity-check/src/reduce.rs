@@ -2,8 +2,7 @@
 
 use super::{
     case::{Case, CheckRow, GuardedBuffer, given},
-    parts,
-    value::{Data, Sample},
+    value::{Data, Sample, unequal},
 };
 use crate::with_type;
 use comity::{DType, ReduceOp, Result};
@@ -188,7 +187,7 @@ calls!(reduce_scatter_in_place; parts, |row, on: On| {
 calls!(reduce_scatter_v; parts, |row, on: On| {
     let me = row.rank();
     let n = row.n();
-    for counts in parts::unequal(n, on.count) {
+    for counts in unequal(n, on.count) {
         let of = given::<T>(row.deal(), on.data, on.op, n);
         let case = on.case::<T>(row, None);
         let from: usize = counts[..me].iter().sum();

@@ -54,7 +54,6 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Examines the hosts.
 pub(crate) fn doctor(mut args: DoctorArgs) -> Exit {
     if let Some(file) = args.file.take() {
         match file.to_str().filter(|word| word.contains(',') && !file.is_file()) {

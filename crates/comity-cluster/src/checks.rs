@@ -1,13 +1,9 @@
 //! Verdicts over what was measured: the rows of `comity doctor`.
 mod hosts;
-mod idle;
 mod links;
-mod paths;
 
-pub use hosts::{INSTALL, clock, hosts, rdma};
-pub use idle::idle;
-pub use links::{DialResult, LinkMeasure, Place, cables, links};
-pub use paths::paths;
+pub use hosts::{INSTALL, clock, hosts, idle, rdma};
+pub use links::{DialResult, LinkMeasure, Place, cables, links, paths};
 
 use crate::printable;
 use serde::Serialize;

@@ -1,5 +1,5 @@
 //! Facts about a host.
-use crate::subnet::Subnet;
+use crate::addresses::Subnet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 

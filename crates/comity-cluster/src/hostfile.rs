@@ -4,7 +4,7 @@
 //! need beside is in `env`, which `mlx.launch` does not read: the interfaces that they may use.
 use crate::addresses::AddressPlan;
 use crate::graph::Cluster;
-use crate::layout::{CableLayout, LayoutKind};
+use crate::graph::{CableLayout, LayoutKind};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;

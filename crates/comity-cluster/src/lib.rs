@@ -15,12 +15,10 @@
 //! |---|---|
 //! | [`read`] | the script that a host runs, and readers of what it prints |
 //! | [`facts`] | what is known of a host |
-//! | [`graph`] | hosts, cables and networks |
+//! | [`graph`] | hosts, cables and networks; whether they make a mesh, a ring, or less |
 //! | [`cores`] | cores, complexes, sockets and NUMA nodes of a host; which of them a rank is bound to |
-//! | [`layout`] | whether they make a mesh, a ring, or less |
 //! | [`addresses`] | an address for each end of a cable, beside every network in use |
-//! | [`commands`] | what is run on each host, and how it is undone |
-//! | [`undo`] | what of a setup is still there to be undone |
+//! | [`commands`] | what is run on each host, how it is undone, and what of it is still there to be undone |
 //! | [`hostfile`] | the file for `comity launch` and `mlx.launch` |
 //! | [`draw`] | drawings |
 //! | [`checks`] | verdicts over what was measured |
@@ -39,10 +37,7 @@ pub mod draw;
 pub mod facts;
 pub mod graph;
 pub mod hostfile;
-pub mod layout;
 pub mod read;
-pub mod subnet;
-pub mod undo;
 
 /// Text of another process or host as a sentence may show it: at most so many characters, and none that steers a terminal.
 pub fn printable(text: &str, most: usize) -> String {

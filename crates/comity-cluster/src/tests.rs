@@ -1,14 +1,14 @@
 //! Whole clusters, from what their hosts print to the hostfile. Those of Macs are written from the documented formats; not run on
 //! Apple hardware.
 use crate::addresses::AddressPlan;
+use crate::addresses::Subnet;
+use crate::commands::UndoFile;
 use crate::commands::{in_words, setup};
 use crate::graph::{Cluster, HeardBeacon, Plug};
+use crate::graph::{LayoutKind, layout};
 use crate::hostfile::{ClusterFile, Over};
-use crate::layout::{LayoutKind, layout};
 use crate::read::facts_of;
 use crate::samples::{FOUR, cluster, domain, facts, linux, macs, mesh, ring};
-use crate::subnet::Subnet;
-use crate::undo::UndoFile;
 use std::collections::BTreeSet;
 
 mod idle;

@@ -76,7 +76,6 @@ pub fn name() -> String {
     std::env::var("COMITY_JOB").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "elastic".into())
 }
 
-/// Line that says how others join the job, where they can.
 pub(crate) fn how_to_join(store: &str, insecure: bool) -> Option<String> {
     let trust = match (insecure, std::env::var_os(KEY_FILE)) {
         (true, _) => "--insecure".into(),

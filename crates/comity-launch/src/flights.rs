@@ -273,7 +273,6 @@ fn slow(flights: &[Flight]) -> String {
     out
 }
 
-/// A rank of the job, from one of the group.
 fn world(f: &Flight, rank: usize) -> usize {
     f.members.get(rank).copied().unwrap_or(rank)
 }

@@ -1,14 +1,13 @@
-//! HTTP as far as a scrape or a page needs it: GET, an answer, the end. One thread, and a bound on everything that
-//! a stranger could make large: connections, bytes of a request, time.
-use rustix::event::{PollFd, PollFlags, Timespec};
+//! HTTP as far as a scrape or a page needs it: GET, an answer, the end. A thread for each visitor, and a bound on everything that a stranger could
+//! make large: connections, bytes of a request, time.
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Connections at a time; one more ends the oldest.
 const MOST: usize = 32;
-/// Bytes of a request.
 const LONGEST: usize = 8 << 10;
 /// Limit on a visit, from the connection to the end of the answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -32,104 +31,80 @@ impl Reply {
     }
 }
 
-/// A visitor's connection.
+/// Answers until the process ends: `page` is given what stands after GET.
+pub fn serve(listener: &TcpListener, page: impl Fn(&str) -> Reply + Sync) {
+    let page = &page;
+    let mut visits: VecDeque<Weak<TcpStream>> = VecDeque::new();
+    std::thread::scope(|threads| {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let stream = Arc::new(stream);
+                    visits.retain(|visit| visit.strong_count() > 0);
+                    visits.push_back(Arc::downgrade(&stream));
+                    if visits.len() > MOST
+                        && let Some(oldest) = visits.pop_front().and_then(|visit| visit.upgrade())
+                    {
+                        let _ = oldest.shutdown(Shutdown::Both);
+                    }
+                    let visit = Visit { stream, until: Instant::now() + LIMIT };
+                    // Where there can be no other thread, the visitor sees the end of the connection.
+                    let _ = std::thread::Builder::new().spawn_scoped(threads, move || visit.serve(page));
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // The system had no descriptor left.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    });
+}
+
+/// A visitor's connection, for as long as it may take.
 struct Visit {
-    stream: TcpStream,
-    request: Vec<u8>,
-    answer: Option<Vec<u8>>,
-    sent: usize,
+    stream: Arc<TcpStream>,
     until: Instant,
 }
 
-/// Answers until the process ends: `page` is given what stands after GET.
-pub fn serve(listener: &TcpListener, page: impl Fn(&str) -> Reply) {
-    if listener.set_nonblocking(true).is_err() {
-        return;
-    }
-    let mut visits: VecDeque<Visit> = VecDeque::new();
-    // Until then no new visitor is taken: the system had no descriptor left.
-    let mut pause: Option<Instant> = None;
-    loop {
-        let now = Instant::now();
-        visits.retain(|v| v.until > now);
-        pause = pause.filter(|p| *p > now);
-        let first = visits.iter().map(|v| v.until).chain(pause).min();
-        let left = first.and_then(|t| Timespec::try_from(t.saturating_duration_since(now)).ok());
-        let door = if pause.is_none() { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::new(listener, door)];
-        fds.extend(
-            visits.iter().map(|v| {
-                PollFd::new(&v.stream, if v.is_answering() { PollFlags::OUT } else { PollFlags::IN })
-            }),
-        );
-        let waited = rustix::event::poll(&mut fds, left.as_ref());
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if waited.is_err() {
-            continue;
-        }
-        let mut visit = ready.iter().skip(1);
-        visits.retain_mut(|v| !visit.next().is_some_and(|&r| r) || v.step(&page));
-        if ready.first().is_some_and(|&r| r) {
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    if stream.set_nonblocking(true).is_ok() {
-                        visits.push_back(Visit::new(stream));
-                    }
-                    if visits.len() > MOST {
-                        visits.pop_front();
-                    }
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
-                Err(_) => pause = Some(now + Duration::from_millis(100)),
+impl Visit {
+    fn serve(&self, page: &impl Fn(&str) -> Reply) -> io::Result<()> {
+        let mut from = BufReader::new(self).take(LONGEST as u64 + 1);
+        let mut request = Vec::new();
+        let answer = loop {
+            if let Some(answer) = answer(&request, page) {
+                break answer;
             }
-        }
+            if from.read_until(b'\n', &mut request)? == 0 {
+                return Ok(());
+            }
+        };
+        let mut visit = self;
+        visit.write_all(&answer)?;
+        // Nothing more goes out, and the visitor may read on: closing now could take the answer back.
+        self.stream.shutdown(Shutdown::Write)?;
+        io::copy(&mut visit, &mut io::sink()).map(drop)
+    }
+
+    fn left(&self) -> Option<Duration> {
+        // None at all is refused by the system's library.
+        Some(self.until.saturating_duration_since(Instant::now()))
     }
 }
 
-impl Visit {
-    fn new(stream: TcpStream) -> Self {
-        let until = Instant::now() + LIMIT;
-        Self { stream, request: Vec::new(), answer: None, sent: 0, until }
+impl Read for &Visit {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left())?;
+        (&*self.stream).read(buffer)
+    }
+}
+
+impl Write for &Visit {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left())?;
+        (&*self.stream).write(bytes)
     }
 
-    fn is_answering(&self) -> bool {
-        self.answer.as_ref().is_some_and(|a| self.sent < a.len())
-    }
-
-    /// Goes as far as it can; false when the visit is over.
-    fn step(&mut self, page: &impl Fn(&str) -> Reply) -> bool {
-        loop {
-            let moved = match &self.answer {
-                Some(answer) if self.sent < answer.len() => {
-                    let n = self.stream.write(&answer[self.sent..]);
-                    self.sent += *n.as_ref().unwrap_or(&0);
-                    // Nothing more goes out, and the visitor may read on: closing now could take the answer back.
-                    if self.sent == answer.len() && self.stream.shutdown(Shutdown::Write).is_err() {
-                        return false;
-                    }
-                    n
-                }
-                Some(_) => self.stream.read(&mut [0; 1024]),
-                None => self.listen(page),
-            };
-            match moved {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return e.kind() == ErrorKind::WouldBlock,
-            }
-        }
-    }
-
-    fn listen(&mut self, page: &impl Fn(&str) -> Reply) -> std::io::Result<usize> {
-        let mut piece = [0; 1024];
-        let n = self.stream.read(&mut piece)?;
-        self.request.extend_from_slice(&piece[..n]);
-        if let Some(answer) = answer(&self.request, page) {
-            self.answer = Some(answer);
-            self.request = Vec::new();
-        }
-        Ok(n)
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -16,7 +16,6 @@
 // The rooms cross the wall for the command alone, and are no promise.
 #[doc(hidden)]
 pub mod address;
-mod backend;
 mod elastic;
 #[doc(hidden)]
 pub mod fleet;
@@ -38,7 +37,6 @@ mod protocol;
 mod request;
 mod upstream;
 
-pub use backend::AskedBackend;
 pub use elastic::{Elastic, KEY_FILE, RESTARTS, name as job_name};
 pub use fleet::request::{FlagUse, HostFlags};
 pub use host::bind::{BindWish, allowed_cores, host_cores};
@@ -47,7 +45,8 @@ pub use host::metrics::address as metrics_address;
 pub use mpi::launcher as mpi_launcher;
 pub use nodes::NodeRequest;
 pub use request::{
-    InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, one_of, secure_parser,
+    AskedBackend, InputRank, JobRequest, LaunchRequest, Placement, RankTerms, Setting, TagWish, one_of,
+    secure_parser,
 };
 
 /// The version of this launcher and of the library in it.

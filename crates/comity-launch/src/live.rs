@@ -6,9 +6,9 @@ use comity::tools::{FlightCall, FlightState, LiveGroup, LiveRank, Sheet};
 use rustix::process::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,7 +33,7 @@ pub fn socket_of(pid: Pid) -> PathBuf {
 /// Makes the folder, if need be. It must be this user's alone: among the temporary files anybody can make one of its name.
 pub fn make_folder(dir: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
     is_ours(dir)
@@ -46,7 +46,7 @@ fn is_ours(dir: &Path) -> io::Result<()> {
     }
     let why =
         format!("'{}' is not a folder of this user's alone (mode 0700); remove or mend it", dir.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    Err(io::Error::new(ErrorKind::PermissionDenied, why))
 }
 
 /// Asks the launcher behind a socket.
@@ -55,14 +55,14 @@ pub fn ask(socket: &Path) -> io::Result<JobView> {
     stream.set_read_timeout(Some(ANSWER))?;
     let mut text = Vec::new();
     stream.take(LONGEST).read_to_end(&mut text)?;
-    parse(&text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+    parse(&text).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))
 }
 
 /// The live jobs of this user on this host, the oldest first, each with its socket. What a launcher that was killed has left is removed.
 pub fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
     let dir = folder();
     match is_ours(&dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         out => out?,
     }
     let mut found: Vec<(PathBuf, JobView)> = Vec::new();
@@ -73,7 +73,7 @@ pub fn jobs() -> io::Result<Vec<(PathBuf, JobView)>> {
         }
         match ask(&path) {
             Ok(view) => found.push((path, view)),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 let _ = fs::remove_file(&path);
             }
             // It has just ended, or does not answer.
@@ -301,9 +301,6 @@ pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
     RankView {
         rank,
         host: host.into(),
-        pid: 0,
-        state: RankState::Waiting,
-        restarts: 0,
         at_ns,
         groups: live.groups.iter().map(|g| group(g, at_ns)).collect(),
         links: live
@@ -322,6 +319,7 @@ pub fn rank(sheet: &Sheet, rank: usize, host: &str) -> RankView {
         sent: tally.ops.iter().map(|o| o.2).sum(),
         waited_ns: tally.parked.as_nanos() as u64,
         silence_ns: tally.longest_silence.as_nanos() as u64,
+        ..RankView::default()
     }
 }
 
@@ -375,6 +373,88 @@ pub fn parse(text: &[u8]) -> Result<JobView, String> {
         }
         Some(n) => Err(format!("the launcher answers in version {n}; this comity reads version {VERSION}")),
         None => Err("what listens there is no launcher of Comity".into()),
+    }
+}
+
+/// Limit on a write of the answer to a visitor.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The socket, while this value lives.
+#[derive(Debug)]
+pub(crate) struct Door(PathBuf);
+
+impl Door {
+    /// Listens, and has a thread answer with what `view` says.
+    pub(crate) fn open(launcher: Pid, view: impl Fn() -> JobView + Send + 'static) -> io::Result<Self> {
+        let path = socket_of(launcher);
+        let listener = listen(&path)?;
+        let door = Self(path);
+        // It ends with the process: nothing in it is worth waiting for.
+        std::thread::Builder::new().name("live".into()).spawn(move || {
+            loop {
+                match listener.accept() {
+                    // Who went away has seen enough.
+                    Ok((stream, _)) => drop(answer(&stream, &view)),
+                    Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        })?;
+        Ok(door)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        // Only the last one of this user's finds it empty.
+        let _ = self.0.parent().map(fs::remove_dir);
+    }
+}
+
+/// Removes what a supervisor of this launcher that was killed has left.
+pub(crate) fn clear(launcher: Pid) {
+    drop(Door(socket_of(launcher)));
+}
+
+fn listen(path: &PathBuf) -> io::Result<UnixListener> {
+    let dir = path.parent().unwrap_or(path);
+    let mut tries = 0;
+    loop {
+        make_folder(dir)?;
+        match UnixListener::bind(path) {
+            Ok(listener) => {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                return Ok(listener);
+            }
+            // Left by a launcher that was killed and had this number.
+            Err(e) if e.kind() == ErrorKind::AddrInUse && tries < 3 => fs::remove_file(path)?,
+            // Another job has removed the folder meanwhile.
+            Err(e) if e.kind() == ErrorKind::NotFound && tries < 3 => {}
+            Err(e) => return Err(e),
+        }
+        tries += 1;
+    }
+}
+
+fn answer(mut stream: &UnixStream, view: &impl Fn() -> JobView) -> io::Result<()> {
+    if !may_ask(stream) {
+        return Ok(());
+    }
+    stream.set_write_timeout(Some(LIMIT))?;
+    stream.write_all(&serde_json::to_vec(&view())?)
+}
+
+/// This user, or root. The folder and the mode keep others out; this does so where a file system knows no modes.
+fn may_ask(stream: &UnixStream) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        comity::tools::peer_user(stream).is_ok_and(|uid| uid == geteuid().as_raw() || uid == 0)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (stream, geteuid());
+        true
     }
 }
 

@@ -26,7 +26,6 @@ pub(crate) const BEAT: std::time::Duration = std::time::Duration::from_millis(50
 /// A side that was silent for so long is gone.
 pub(crate) const SILENCE: std::time::Duration = std::time::Duration::from_millis(3000);
 
-/// Order of the launcher.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FleetOrder {
     /// Look whether this can be run.
@@ -49,13 +48,11 @@ pub(crate) enum FleetOrder {
     Master(MasterPacket),
     /// Say what the ranks do.
     Look,
-    /// Say which of them are stopped.
     FindStopped,
     StartAgain(usize),
     Beat,
 }
 
-/// Event from the host launcher.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostEvent {
     #[serde(skip)]
@@ -106,7 +103,6 @@ pub(crate) enum HostEvent {
     Bye,
 }
 
-/// A host launcher introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostHello {
     pub(crate) protocol: u32,
@@ -114,9 +110,7 @@ pub(crate) struct HostHello {
     pub(crate) host: String,
 }
 
-/// A host's part of the job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostPart {
     /// The first rank here, and how many.
     pub(crate) first: usize,

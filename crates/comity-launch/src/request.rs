@@ -4,7 +4,6 @@
 //! travels to the launchers of other hosts, but for the fields that are for this one alone. One that every rank is started with, here or afar,
 //! is a field of [`RankTerms`] and a line of its `variables`. The command says of each flag which placements refuse it: it takes a request apart
 //! by name, so a flag without a place does not compile.
-use crate::backend::AskedBackend;
 use crate::elastic::{Elastic, RESTARTS};
 use crate::fleet::request::HostsRequest;
 use crate::host::bind::BindWish;
@@ -12,7 +11,8 @@ use crate::machine::PATIENCE;
 use crate::nodes::NodeRequest;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use comity::{BackendKind, Protection};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -123,8 +123,7 @@ mod protection {
 /// The ranks, and what each launcher does for them. A flag that one placement does not heed is refused before anything runs.
 ///
 /// It travels to other hosts without the fields that serde skips. Of these the command, its variables and its directory are a host's own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct JobRequest {
     /// Start this many ranks (default: 1); with --hosts or --hostfile, on each host that does not say how many
     #[serde(skip)]
@@ -288,7 +287,6 @@ impl JobRequest {
         self.command.first().map(OsString::as_os_str).unwrap_or_default()
     }
 
-    /// Arguments of the program.
     pub(crate) fn args(&self) -> &[OsString] {
         self.command.get(1..).unwrap_or_default()
     }
@@ -405,6 +403,52 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 pub fn secure_parser() -> impl TypedValueParser<Value = Protection> {
     PossibleValuesParser::new(["handshake", "data"])
         .map(|s| if s == "data" { Protection::Data } else { Protection::Handshake })
+}
+
+/// The variable that says to a rank that rings go before other plans.
+const RING: (&str, &str) = ("MLX_JACCL_RING", "1");
+
+/// MLX's names beside ours, and what they are here.
+const MLX: [(&str, BackendKind); 2] = [("ring", BackendKind::Any), ("jaccl-ring", BackendKind::Jaccl)];
+
+/// Backend for the ranks' calls, by the user's name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedBackend {
+    /// The user's word for it.
+    pub name: &'static str,
+    /// The backend itself.
+    pub kind: BackendKind,
+}
+
+impl AskedBackend {
+    /// The kind of this name; none where there is no such name.
+    pub fn named(name: &str) -> Option<Self> {
+        let ours = BackendKind::ALL.map(|kind| (kind.name(), kind));
+        let (name, kind) = ours.into_iter().chain(MLX).find(|(known, _)| *known == name)?;
+        Some(Self { name, kind })
+    }
+
+    /// A variable of the ranks that goes with this name.
+    pub fn variable(name: &str) -> Option<(&'static str, &'static str)> {
+        (name == "jaccl-ring").then_some(RING)
+    }
+
+    /// Every name.
+    pub fn all() -> impl Iterator<Item = &'static str> {
+        BackendKind::ALL.into_iter().map(BackendKind::name).chain(MLX.map(|(name, _)| name))
+    }
+}
+
+impl Serialize for AskedBackend {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.name.serialize(to)
+    }
+}
+
+impl<'a> Deserialize<'a> for AskedBackend {
+    fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        Self::named(&String::deserialize(from)?).ok_or_else(|| D::Error::custom("there is no such backend"))
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// Order to a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Ctrl-Z; the front end waits for the answer [`FrontLine::all_stopped`].
@@ -64,7 +63,6 @@ pub(crate) trait Upstream {
     /// Descriptor that is readable when something has come; none when nothing comes any more.
     fn want(&self) -> Option<PollFd<'_>>;
 
-    /// Takes what has come.
     fn take(&mut self) -> Vec<Order>;
 
     /// When [`keep_in_touch`](Self::keep_in_touch) has something to do next.

@@ -3,7 +3,7 @@
 //! ```text
 //!   rank 0 without a launcher: starts the store, posts its address (and a key where none is held) on the launcher's exchange
 //!   rank r: finds the store   by an address, a hostfile, or the exchange (`comity-settings`); where none of its addresses answers, through a
-//!                             rank that has a way (pass_on)
+//!                             rank that has a way (listen)
 //!           listens           at the addresses that its user names, else at those of its interfaces (listen)
 //!           Join{rank, size, what it says of itself}  ------>  store
 //!           <------  Waiting{how many are here}, every half second in which one came
@@ -28,7 +28,6 @@
 mod field;
 mod listen;
 mod locate;
-mod pass_on;
 mod store;
 mod store_client;
 mod wire;
@@ -45,8 +44,7 @@ use settings::{MeetingPoint, Protection};
 // The macro `fields` names them.
 pub use channel::{Malformed, Reader, Writer};
 pub use field::{Field, MAX_LIST};
-pub use listen::{OwnListeners, agree_on_secrecy, announce, facts};
-pub use pass_on::PassingOn;
+pub use listen::{OwnListeners, PassingOn, agree_on_secrecy, announce, facts};
 pub use store::{NoStore, Store, StoreBind, StoreJob, StoreTeller};
 pub use store_client::{StoreClient, Table};
 pub use wire::{Facts, FromStore, Summons, ToStore, can_be_told, facts_of};

@@ -15,9 +15,8 @@
 use super::{DialLimits, FIRST_PAUSE, LONGEST_PAUSE, Miss, TRY, Target, is_own};
 use crate::{
     Error,
-    accept::PROOF,
+    accept::{self, PROOF},
     hello::{Agreed, Channel, Hello, Initiator, Refusal, Secret},
-    listener,
     stream::{Sealing, Stream},
     sys::tcp_socket,
 };
@@ -123,7 +122,6 @@ pub struct Winner {
     pub silent: Vec<usize>,
 }
 
-/// An authenticated connection, and what seals it.
 pub(super) type SealedStream = (Stream, Sealing);
 /// A target, and its connection.
 type Won = (usize, SealedStream);
@@ -176,7 +174,6 @@ impl<'a> Race<'a> {
         self
     }
 
-    /// The hello to a target.
     fn hello(&self, index: usize) -> Hello {
         match (self.numbers.get(index), self.hello.channel) {
             (Some(&number), Channel::Link { transport, of, .. }) => {
@@ -370,7 +367,7 @@ impl<'a> Race<'a> {
         let stream = match target {
             Some(Target::Unix(_)) => {
                 let stream = socket.into();
-                listener::check_user(&stream).map_err(Miss::Nowhere)?;
+                accept::check_user(&stream).map_err(Miss::Nowhere)?;
                 Stream::Unix(stream)
             }
             _ => {
@@ -425,12 +422,11 @@ pub fn begin_connect(socket: Socket, to: &SockAddr) -> io::Result<Socket> {
     }
 }
 
-/// A socket that connects to `target`.
 pub(super) fn connect(target: &Target) -> Result<Socket, Miss> {
     let (addr, socket) = match target {
         Target::Tcp(a) => (SockAddr::from(*a), tcp_socket(Domain::for_address(*a))),
         Target::Unix(name) => {
-            (listener::unix_addr(name).map_err(Miss::Nowhere)?, Socket::new(Domain::UNIX, Type::STREAM, None))
+            (accept::unix_addr(name).map_err(Miss::Nowhere)?, Socket::new(Domain::UNIX, Type::STREAM, None))
         }
     };
     let socket = socket.map_err(|e| match is_own(&e) {

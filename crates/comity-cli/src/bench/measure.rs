@@ -18,7 +18,6 @@ const MOST_SAMPLES: usize = 20_000;
 /// Fewer steps than this tell nothing.
 const LEAST_STEPS: usize = 5;
 
-/// Measurements of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     /// Wrong elements of the call that was checked.

@@ -2,12 +2,10 @@
 //!
 //! ```text
 //!   mod.rs      arguments, and which cells there are    op.rs   one call of each operation, checked
-//!   measure.rs  how a cell is timed                     row.rs  a row, beside an earlier run; samples, for other tools
-//!   output.rs   as CSV, as a page
+//!   measure.rs  how a cell is timed                     row.rs  a row, beside an earlier run; as CSV, as a page; samples, for other tools
 //! ```
 mod measure;
 mod op;
-mod output;
 mod row;
 
 use crate::{
@@ -155,7 +153,7 @@ pub(crate) fn bench(args: BenchArgs) -> Exit {
     let told = notes.iter().flatten().filter(|_| speaks && !args.json && !args.csv);
     told.for_each(|words| lines.line(words));
     if let (Some(file), true) = (&args.html, speaks) {
-        save::replace(file, output::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
+        save::replace(file, row::html(&rows, &here::world(&group)).as_bytes(), save::FOR_ALL)
             .map_err(|e| CommandError::usage(format!("--html {}: {e}", file.display())))?;
     }
     lines.end(u8::from(wrong > 0))
@@ -173,7 +171,7 @@ fn table(
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let is_table = !args.json && !args.csv;
     if args.csv {
-        say(output::COLUMNS.into());
+        say(row::COLUMNS.into());
     }
     if is_table {
         let kind = if args.shared_buffers { ", shared buffers" } else { "" };
@@ -213,7 +211,7 @@ fn table(
             let value = row.to_json(&world);
             say(match (args.json, args.csv, &args.compare) {
                 (true, ..) => value.to_string(),
-                (_, true, _) => output::csv(&value),
+                (_, true, _) => row::csv(&value),
                 (.., Some(_)) => row.to_string() + &earlier.words(&value),
                 _ => row.to_string(),
             });

@@ -9,7 +9,6 @@ use comity_kernel::named;
 use std::ops::{Deref, DerefMut, Range};
 
 named! {
-    /// Operation that can be measured.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum BenchOp: "operation" {
         AllReduce => "all_reduce",

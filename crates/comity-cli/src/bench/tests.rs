@@ -80,7 +80,7 @@ fn the_table_is_aligned_and_fits() {
 #[test]
 fn rows_come_as_values_with_commas() {
     let lines = lines(2, &["all_reduce", "--csv", "--iters", "5", "--sizes", "8:32"]);
-    assert_eq!((lines.len(), lines[0].as_str()), (4, output::COLUMNS));
+    assert_eq!((lines.len(), lines[0].as_str()), (4, row::COLUMNS));
     assert!(lines[1].starts_with("all_reduce,8,2,f32,sum,2,") && lines[1].ends_with(",0"), "{lines:?}");
     assert!(lines.iter().all(|l| l.split(',').count() == 14), "{lines:?}");
 }

@@ -40,7 +40,6 @@ pub(crate) struct AnnounceArgs {
     limit: Option<u32>,
 }
 
-/// A host that was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeardHost {
     pub(super) name: String,

@@ -1,7 +1,7 @@
 //! `comity cluster config`: cables, addresses, a hostfile.
+use super::find;
 use super::setup::apply;
 use super::team::{HostTeam, ReachArgs};
-use super::whole;
 use crate::save;
 use crate::say::{CommandError, FAULTY, USAGE, has_colour, say};
 use comity_cluster::addresses::AddressPlan;
@@ -9,8 +9,8 @@ use comity_cluster::commands::{HostSetup, in_words, setup};
 use comity_cluster::draw;
 use comity_cluster::facts::HostFacts;
 use comity_cluster::graph::{CableKind, Cluster};
+use comity_cluster::graph::{CableLayout, LayoutKind, layout};
 use comity_cluster::hostfile::{ClusterFile, Over};
-use comity_cluster::layout::{CableLayout, LayoutKind, layout};
 use comity_launch::fleet::FleetHost;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CommandError> {
         CommandError::if_any(FAULTY, absent.clone())?;
     }
     absent.iter().for_each(|a| eprintln!("comity cluster: left out: {a}"));
-    let cluster = whole::cluster(&mut team);
+    let cluster = find::picture(&mut team);
     if cluster.hosts.is_empty() {
         return Err(CommandError::faulty("no host is left"));
     }

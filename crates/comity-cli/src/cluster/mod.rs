@@ -5,10 +5,9 @@ mod config;
 mod find;
 mod setup;
 mod team;
-mod whole;
 
+pub(crate) use find::beacons;
 pub(crate) use team::{HostTeam, Member, ReachArgs, SshArgs};
-pub(crate) use whole::beacons;
 
 use crate::say::Exit;
 use std::path::PathBuf;

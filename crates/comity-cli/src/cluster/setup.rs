@@ -4,7 +4,7 @@ use crate::cluster::agent::{AgentOrder, PairAnswer};
 use crate::save;
 use crate::say::{CommandError, FAULTY, USAGE, say};
 use comity_cluster::commands::{HostSetup, typed};
-use comity_cluster::undo::{UndoFile, UndoWork};
+use comity_cluster::commands::{UndoFile, UndoWork};
 use comity_launch::fleet::{FleetHost, all_or_wrong};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;

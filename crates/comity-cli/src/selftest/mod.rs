@@ -3,10 +3,9 @@
 //! ```text
 //!   mod.rs       flags, the table, the exit code
 //!   rows.rs      the rows: the command of each, or why it is not there
-//!   report.rs    the file for an issue;  names.rs  what is taken out of it
+//!   report.rs    the file for an issue, and what is taken out of it
 //! ```
 //! Each row is a command of its own, so that one which hangs is ended and the next one runs.
-mod names;
 mod report;
 mod rows;
 
@@ -67,17 +66,13 @@ pub(crate) struct SelftestArgs {
     threads: Option<usize>,
 }
 
-/// Verdict of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
-    /// Its text.
     Failed(String),
-    /// The reason.
     NotThere(String),
 }
 
-/// Outcome of a row.
 #[derive(Debug)]
 struct Outcome {
     name: String,
@@ -99,7 +94,6 @@ impl Outcome {
     }
 }
 
-/// Runs the rows.
 pub(crate) fn selftest(args: SelftestArgs) -> Exit {
     if let Some(n) = args.threads {
         return on_threads(n);

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Row of the table.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: String,

@@ -2,7 +2,6 @@
 mod page;
 mod picture;
 mod screen;
-mod stacks;
 mod text;
 
 use crate::{
@@ -161,5 +160,5 @@ pub(crate) fn top(args: TopArgs) -> Exit {
 
 pub(crate) fn stacks(args: StacksArgs) -> Exit {
     let job = WatchedJob::open(args.job.as_deref(), &args.ssh).map_err(CommandError::faulty)?;
-    say(stacks::stacks(&job.last), 0)
+    say(text::stacks(&job.last), 0)
 }

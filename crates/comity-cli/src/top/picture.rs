@@ -21,7 +21,6 @@ pub(crate) struct Picture {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A rank.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) rank: usize,

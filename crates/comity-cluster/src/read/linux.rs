@@ -1,7 +1,7 @@
 //! Readers for the output of programs and files of Linux.
 use super::Sections;
+use crate::addresses::Subnet;
 use crate::facts::{HostFacts, Multipath, Nic, RdmaDevice};
-use crate::subnet::Subnet;
 use serde_json::Value;
 
 const IPROUTE: &str = "install the package iproute2 on it, or let this user run `ip`";

@@ -1,7 +1,7 @@
 //! Readers for the output of programs of macOS. Written from the documented formats; not run on Apple hardware.
 use super::Sections;
+use crate::addresses::Subnet;
 use crate::facts::{HostFacts, Nic, Problem, RdmaDevice, THUNDERBOLT_4, ThunderboltPort};
-use crate::subnet::Subnet;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

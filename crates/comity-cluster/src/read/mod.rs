@@ -2,8 +2,8 @@
 mod linux;
 mod macos;
 
+use crate::addresses::Subnet;
 use crate::facts::{HostFacts, HostSystem, Problem};
-use crate::subnet::Subnet;
 use std::collections::BTreeMap;
 
 /// A script for `sh` that prints what [`facts_of`] reads. It changes nothing.

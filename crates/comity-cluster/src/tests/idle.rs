@@ -1,8 +1,8 @@
 //! Interfaces that carry nothing from one host to another.
 use super::triangle;
+use crate::addresses::Subnet;
 use crate::checks::{CheckVerdict, idle};
 use crate::facts::Nic;
-use crate::subnet::Subnet;
 
 #[test]
 fn a_cable_that_is_out_is_found_by_the_addresses_of_its_ends() {

@@ -26,11 +26,9 @@
 //! | the process has no descriptors left | the others are told while ranks join |
 //! | the process exits without dropping its groups | an exit handler says goodbye and compares calls |
 
-mod connection;
 mod connection_table;
 #[cfg(fuzzing)]
 pub mod fuzz;
-mod leaving;
 mod note;
 pub mod pace;
 mod probe;

@@ -157,7 +157,6 @@ impl Probe {
     }
 }
 
-/// A socket that connects to `at`.
 fn connect(at: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
     socket.set_tcp_nodelay(true)?;

@@ -229,7 +229,6 @@ impl ConnectionTable {
         }
     }
 
-    /// The launcher's store is gone.
     pub(super) fn lose_store_in_reforms(&mut self) {
         let all: Vec<u64> = self.reforms.by_group.keys().copied().collect();
         for group_id in all {
@@ -237,7 +236,6 @@ impl ConnectionTable {
         }
     }
 
-    /// Time has passed.
     pub(super) fn tick_reforms(&mut self, now: Instant) {
         let due = |r: &ReformAgreement| r.reform.next().is_some_and(|next| next <= now);
         let due: Vec<u64> = self.reforms.by_group.iter().filter(|(_, r)| due(r)).map(|(id, _)| *id).collect();
@@ -296,7 +294,6 @@ impl ControlPlane {
         }
     }
 
-    /// This rank's meetings are over.
     pub(crate) fn end_meetings(&self) {
         self.lock().reforms.meetings.clear();
     }

@@ -5,9 +5,7 @@
 //! of it as fast. The same thread listens for the connections of links and keeps them until their group asks.
 
 use super::{
-    connection::Origin,
-    connection_table::{Arrival, ConnectionTable, WatchedPeer},
-    leaving,
+    connection_table::{Arrival, ConnectionTable, Origin, WatchedPeer},
     note::ControlNote,
     probe::Probes,
 };
@@ -15,9 +13,9 @@ use crate::{
     Error, LinkKind, Result,
     channel::{Accepted, Acceptor, Channel, Denial, Hello, HelloVerdict, Sealing, Stream},
     rendezvous::{Store, StoreClient, StoreJob},
-    status::{Failure, GroupStatus, Header},
-    sync::lock,
-    sys::{Waker, poll_until},
+    status::{Ask, Failure, GroupStatus, Header, conclude, is_untold, untold},
+    sync::{lock, lock_soon},
+    sys::{self, Waker, poll_until},
     transport::Kinds,
 };
 use comity_membership::{Fault, Membership, NoConnection, Pace, Presence, Verdict, Word};
@@ -25,7 +23,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
+        Arc, Mutex, MutexGuard, Once, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -59,7 +57,6 @@ pub struct ControlPlane {
     world: u64,
     rules: Rules,
     pub(super) state: Mutex<ConnectionTable>,
-    /// Wakes the control thread.
     pub(super) waker: Waker,
     /// Rings when a process has connected, gone or died: for the thread that joins. None once it has: a descriptor less.
     news: Mutex<Option<Arc<Waker>>>,
@@ -122,7 +119,7 @@ impl Running {
             desk: OnceLock::new(),
             dialer: OnceLock::new(),
         });
-        leaving::at_exit(&control);
+        at_exit(&control);
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name(super::CONTROL_THREAD.into())
@@ -666,5 +663,90 @@ fn log(word: &Word) {
             tracing::error!(rank, ?silence, "a rank is given up whose control connection carries nothing");
         }
         Word::Back { rank, silence } => tracing::info!(rank, ?silence, "a silent rank is heard again"),
+    }
+}
+
+// Last work of a process that exits without dropping its groups. It leaves them in good order, so peers that have what they need go on. It
+// compares its calls with theirs, as closing does.
+
+/// Worlds that are open in this process.
+static OPEN: Mutex<Vec<Weak<ControlPlane>>> = Mutex::new(Vec::new());
+
+/// Do so for this one.
+fn at_exit(control: &Arc<ControlPlane>) {
+    static ONCE: Once = Once::new();
+    let mut open = lock(&OPEN);
+    open.retain(|c| c.strong_count() > 0);
+    open.push(Arc::downgrade(control));
+    drop(open);
+    ONCE.call_once(|| {
+        // Without it the peers take the exit for a death, which is the lesser evil.
+        let _ = sys::at_exit(farewell);
+    });
+}
+
+extern "C" fn farewell() {
+    let Some(open) = lock_soon(&OPEN) else { return };
+    for control in open.iter().filter_map(Weak::upgrade) {
+        // A forked child shares the connections, but they are not its own.
+        if control.pid != std::process::id() {
+            continue;
+        }
+        compare(&control);
+        if let Some(mut state) = lock_soon(&control.state)
+            && state.stop.is_none()
+        {
+            state.decide(|m| m.end("", &[]));
+        }
+    }
+    if is_untold() {
+        sys::end_with(1);
+    }
+}
+
+/// Compare what was called in each group that is still open.
+fn compare(control: &ControlPlane) {
+    let Some(state) = lock_soon(&control.state) else { return };
+    let groups = if state.stop.is_none() { state.open() } else { Vec::new() };
+    drop(state);
+    for (group_id, status, mine, size) in groups {
+        // A call that is under way, or a failure, is a reason of its own.
+        if status.failure().is_some() || status.is_in_call() {
+            continue;
+        }
+        let group = OpenGroup { control, group_id };
+        if let Err(f) = conclude(&status, mine, size, &group)
+            && f.is_disagreement()
+        {
+            untold(&f.sentence());
+        }
+    }
+}
+
+struct OpenGroup<'a> {
+    control: &'a ControlPlane,
+    group_id: u64,
+}
+
+impl Ask for OpenGroup<'_> {
+    fn census(&self, at: u64, ranks: &[usize]) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.census(self.group_id, at, ranks);
+        }
+        self.control.waker.wake();
+    }
+
+    fn tell(&self, rank: usize, call: &Header) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.decide(|m| m.say(&[rank], ControlNote::Waits { group_id: self.group_id, call: *call }));
+        }
+        self.control.waker.wake();
+    }
+
+    fn abort(&self, failure: &Failure) {
+        if let Some(mut state) = lock_soon(&self.control.state) {
+            state.decide(|m| m.abort(self.group_id, failure.clone()));
+        }
+        self.control.waker.wake();
     }
 }

@@ -46,7 +46,6 @@ impl Elastic {
         }
     }
 
-    /// All meetings are over.
     pub(super) fn end_meetings(&self, control: &ControlPlane) {
         control.end_meetings();
         drop(std::mem::take(&mut *lock(&self.meetings)));

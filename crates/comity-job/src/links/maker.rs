@@ -62,7 +62,6 @@ impl Makers {
         }
     }
 
-    /// No more links are made in it.
     pub(super) fn forget(&self, group_id: u64) {
         let maker = lock(&self.open).as_mut().and_then(|open| open.remove(&group_id));
         if let Some(maker) = maker {
@@ -123,7 +122,6 @@ impl Makers {
         maker.map_or(0, |m| m.group.status.links().kinds().into_iter().flatten().count())
     }
 
-    /// End all of it.
     pub(super) fn end(&self) {
         let open = lock(&self.open).take().unwrap_or_default();
         open.values().for_each(Maker::end);
@@ -159,7 +157,6 @@ impl Maker {
     }
 }
 
-/// The thread of one group.
 fn serve(group: &OpenedGroup, state: &Mutex<MakerState>, waker: &Arc<Waker>) {
     let mut made = std::mem::take(&mut lock(state).made);
     let is_over = || lock(state).is_over;

@@ -15,7 +15,7 @@
 //!   World::want   the engine names the ranks that its call lacks links to
 //!     Makers      a thread for each group that has links to make: started, woken, ended         maker.rs
 //!     Linking     each member of it: connect to a lower rank, ask a higher one, take what came  mesh/making.rs
-//!     Path        one member over one kind of link: dials and waits for the transport           mesh/reach.rs
+//!     Path        one member over one kind of link: dials and waits for the transport           mesh/making.rs
 //!     Ways        addresses of that rank, else of one that passes on; dials them side by side    way.rs
 //!   GroupStatus   the made link, where the engine takes it
 //! ```
@@ -36,7 +36,6 @@ mod endpoint;
 mod local;
 mod maker;
 mod mesh;
-mod redial;
 mod way;
 
 pub use elastic::join_running;

@@ -30,7 +30,6 @@ pub struct GroupStatus {
     counters: Arc<Counters>,
     waker: Waker,
     ledger: Ledger,
-    /// When this group was opened.
     opened: Instant,
     /// The member that the engine sleeps for, plus one, and since which millisecond; 0 while it does not sleep.
     lacks: AtomicU64,
@@ -364,7 +363,6 @@ impl MadeLinks {
         self.none.get(rank).is_some_and(|n| n.load(Ordering::Acquire))
     }
 
-    /// `rank` has opened the group.
     fn enter(&self, rank: usize) {
         if let Some(entered) = self.entered.get(rank)
             && !entered.swap(true, Ordering::AcqRel)

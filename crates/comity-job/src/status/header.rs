@@ -15,7 +15,6 @@ use crate::{CallInfo, DType, MAX_TAG, Op, ReduceOp, Wire, error::PART};
 
 /// Bytes of a header.
 pub const LEN: usize = 32;
-/// Words of a header.
 pub(super) const WORDS: usize = LEN / 8;
 /// Changes with the format or the meaning of any field.
 const VERSION: u8 = 3;

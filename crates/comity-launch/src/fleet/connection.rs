@@ -257,7 +257,6 @@ impl HostConnection {
         Ending::of_raw(self.child.try_wait().ok()??.into_raw())
     }
 
-    /// Ends `ssh` itself.
     pub(super) fn kill(&mut self) {
         self.close();
         let _ = self.child.kill();

@@ -11,7 +11,6 @@ use comity_cluster::printable;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A rank on some host.
 #[derive(Debug)]
 pub(super) struct FarRank {
     pub(super) host: usize,
@@ -29,7 +28,6 @@ impl Fleet {
         format!("rank {rank} (pid {pid}, host {host})")
     }
 
-    /// Reads what a host has said.
     pub(super) fn hear(&mut self, host: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let heard = self.connections[host].read(&mut buffer);

@@ -10,7 +10,7 @@ use crate::host::master::Master;
 use crate::host::meet::{Meeting, ReservedPort};
 use crate::host::output::Outputs;
 use crate::host::supervisor::{self, Supervisor};
-use crate::machine::{ElasticTerms, Problem, REFUSED};
+use crate::machine::{ElasticTerms, Problem, REFUSED, Role};
 use crate::protocol::{FleetOrder, GREETING, HostEvent, HostHello, HostPart, PROTOCOL, Ready};
 use crate::request::Setting;
 use crate::upstream::{FarLauncher, FrontLine};
@@ -72,7 +72,10 @@ fn serve(front_end: UnixStream, input: OwnedFd) -> io::Result<u8> {
     go.restarted.iter().zip(&mut job.restarted).for_each(|(times, known)| *known = *times);
     let meeting = Meeting::of(*go, part.world, None, kept)?;
     let front_end = FrontLine::new(front_end)?;
-    Ok(Supervisor::of_host_launcher(job, meeting, front_end, output, orders, open_files)?.run())
+    let mut supervisor = Supervisor::with(Role::Host, job, meeting, (front_end, output), open_files)?;
+    supervisor.far_launcher = Some(orders);
+    supervisor.show(None)?;
+    Ok(supervisor.run())
 }
 
 /// Directory in which the ranks start; none is the home directory.

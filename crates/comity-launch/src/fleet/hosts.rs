@@ -2,7 +2,7 @@
 //! which adds keys to either.
 //!
 //! A file is read whole, and every problem is told with its line and key.
-use crate::backend::AskedBackend;
+use crate::request::AskedBackend;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -22,7 +22,6 @@ mod connection;
 mod events;
 mod host_launcher;
 mod hosts;
-mod live_hosts;
 mod plan;
 pub(crate) mod request;
 mod show;
@@ -34,8 +33,8 @@ pub use host_launcher::run as host_launcher;
 pub use hosts::{
     FleetFile, FleetHost, check_name as check_host_name, list as list_hosts, read as read_hostfile,
 };
-pub use live_hosts::{JobHosts, of_word as job_hosts};
 pub use request::{HostsRequest, MeetingPlace};
+pub use show::{JobHosts, of_word as job_hosts};
 pub use ssh::{FarCommand, SshOptions, command as ssh_command, explained as explain_ssh};
 
 /// Time for a host to start again, with a good deal to spare.

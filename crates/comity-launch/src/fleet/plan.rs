@@ -7,7 +7,7 @@ use crate::fleet::stage;
 use crate::host::job::{self, OURS};
 use crate::host::terminal::RankTerminal;
 use crate::machine::ElasticTerms;
-use crate::protocol::{HostPart, Restarts, StagedFile};
+use crate::protocol::{HostPart, StagedFile};
 use crate::request::{JobRequest, Setting};
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,7 +27,6 @@ pub(super) struct FleetPlan {
     pub(super) world: usize,
     /// Terms on which the job goes on without ranks, and the most processes that join beside these.
     pub(super) elastic: Option<(ElasticTerms, usize)>,
-    /// Number of earlier starts.
     pub(super) restart: u32,
     pub(super) join: Duration,
     pub(super) events: Option<Arc<File>>,
@@ -93,14 +92,8 @@ impl FleetPlan {
             cwd: asked,
             elastic: elastic.is_some(),
             stage: stage.clone(),
-            // Each host's own, and known when its connection stands.
-            first: 0,
-            size: 0,
-            local_first: 0,
-            local_size: 0,
-            at: None,
-            ports: 0,
-            restarts: Restarts::default(),
+            // The rest is each host's own, and known when its connection stands.
+            ..HostPart::default()
         };
         let part = |host: &FleetHost| part_of(host, of_all.clone(), fleet.python.as_deref());
         let hosts = numbered(file.hosts.into_iter().zip(counts), part);

@@ -193,7 +193,7 @@ impl FrontEnd {
     fn finish(mut self, ending: Ending) -> u8 {
         self.keys = None;
         self.listen();
-        crate::host::door::clear(rustix::process::getpid());
+        crate::live::clear(rustix::process::getpid());
         let Ending::Signal(_) = ending else { return ending.code() };
         let since = Instant::now();
         for &rank in &self.ranks {

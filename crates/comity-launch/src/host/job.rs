@@ -1,10 +1,10 @@
 //! A job that the user asked for, checked against this machine before anything is started.
-use crate::backend::AskedBackend;
 use crate::host::bind::RankBinding;
 use crate::host::rank::ThreadShare;
 use crate::host::terminal::RankTerminal;
 use crate::machine::{ElasticTerms, Problem};
 use crate::protocol::Restarts;
+use crate::request::AskedBackend;
 use crate::request::{JobRequest, Setting};
 use crate::{flights, journal};
 use rustix::fs::{Access, CWD};

@@ -96,7 +96,6 @@ impl Meeting {
         Ok(Self { go, store, kept, key_file, root_causes, files })
     }
 
-    /// Name of the job.
     pub(crate) fn job(&self) -> &str {
         &self.go.job
     }

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Not started yet.
 const WAITING: i32 = -2;
 const RUNNING: i32 = -1;
 
@@ -26,7 +25,6 @@ const RUNNING: i32 = -1;
 #[derive(Debug)]
 struct JobMetrics {
     host: Host,
-    /// The first rank here.
     first: usize,
     ranks: Vec<Entry>,
 }
@@ -37,7 +35,6 @@ struct Entry {
     /// The exit code, or one of the above.
     state: AtomicI32,
     pid: AtomicI32,
-    /// Number of its starts.
     starts: AtomicU32,
 }
 
@@ -102,7 +99,6 @@ impl Metrics {
         }
     }
 
-    /// State of the ranks just now.
     pub(crate) fn look(&self) -> Vec<RankView> {
         self.metrics.look()
     }

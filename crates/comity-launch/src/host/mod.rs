@@ -6,8 +6,6 @@ use crate::machine::Problem;
 use crate::request::JobRequest;
 
 pub(crate) mod bind;
-pub(crate) mod deaths;
-pub(crate) mod door;
 pub(crate) mod front_end;
 pub(crate) mod job;
 pub(crate) mod master;

@@ -16,7 +16,6 @@ const ROOM: usize = 1 << 20;
 /// To the line's beginning, and nothing in it.
 const WIPE: &[u8] = b"\r\x1b[K";
 
-/// The problem that a stream cannot be written any more.
 pub(crate) fn unread(stream: OutputStream, error: Errno) -> Problem {
     let name = stream.name();
     match error {
@@ -127,7 +126,6 @@ impl Outputs {
         PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN)
     }
 
-    /// Returns whether something is still to be written.
     pub(crate) fn is_pending(&self) -> bool {
         self.out.lock().size > 0 || self.err.lock().size > 0
     }
@@ -138,7 +136,6 @@ impl Outputs {
         self.out.lock().written + err
     }
 
-    /// Empties the waker.
     pub(crate) fn drain(&self) {
         self.waker.drain();
     }
@@ -296,7 +293,6 @@ impl OutputWriter {
     }
 }
 
-/// Stream of a rank, and of the launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputStream {
     Out,
@@ -366,7 +362,6 @@ impl RankStream {
         }
     }
 
-    /// Shows what is left of its last line.
     pub(crate) fn finish(&mut self, rank: usize, output: &Outputs) {
         let mut show = Vec::new();
         self.lines.finish(&mut show);

@@ -67,12 +67,16 @@ impl Rank {
         drop(command);
         let gone = || io::Error::other("no pipe");
         let (stdin, out, err) = match terminal {
-            Some((ours, _)) => (RankInput::Terminal(ours.try_clone()?), ours, None),
+            Some((ours, _)) => (RankInput { fd: ours.try_clone()?, terminal: true }, ours, None),
             None => {
                 let stdin: OwnedFd = child.stdin.take().ok_or_else(gone)?.into();
                 rustix::io::ioctl_fionbio(&stdin, true)?;
                 let err = child.stderr.take().ok_or_else(gone)?.into();
-                (RankInput::Pipe(stdin), child.stdout.take().ok_or_else(gone)?.into(), Some(err))
+                (
+                    RankInput { fd: stdin, terminal: false },
+                    child.stdout.take().ok_or_else(gone)?.into(),
+                    Some(err),
+                )
             }
         };
         let [log_out, log_err] = match job.logs.as_mut().and_then(|logs| logs.get_mut(rank)) {

@@ -19,10 +19,10 @@ pub(crate) struct StdinFeed {
 
 /// The launcher's end of a rank's standard input; it does not block.
 #[derive(Debug)]
-pub(crate) enum RankInput {
-    Pipe(OwnedFd),
+pub(crate) struct RankInput {
+    pub(crate) fd: OwnedFd,
     /// Closing it says nothing: the end is a key.
-    Terminal(OwnedFd),
+    pub(crate) terminal: bool,
 }
 
 /// The key that ends what is typed at the beginning of a line (Ctrl-D); twice, anywhere.
@@ -30,8 +30,7 @@ const END_KEY: &[u8] = b"\x04\x04";
 
 #[derive(Debug)]
 struct Sink {
-    fd: OwnedFd,
-    terminal: bool,
+    input: RankInput,
     /// Bytes of the piece that it has taken.
     taken: usize,
 }
@@ -66,23 +65,15 @@ impl StdinFeed {
     /// Adds a rank's end: the next one's, or that of one that was started again. Without an end it gets nothing.
     pub(crate) fn add(&mut self, rank: usize, sink: Option<RankInput>) {
         let ended = self.source.is_none() && !self.given;
-        let sink = sink.map(|sink| match sink {
-            RankInput::Pipe(fd) => (fd, false),
-            RankInput::Terminal(fd) => (fd, true),
-        });
         // What others have taken is not given again.
-        let sink = sink.filter(|(_, terminal)| *terminal || !ended).map(|(fd, terminal)| Sink {
-            fd,
-            terminal,
-            taken: self.piece.len(),
-        });
+        let taken = self.piece.len();
+        let sink = sink.filter(|input| input.terminal || !ended).map(|input| Sink { input, taken });
         match self.sinks.get_mut(rank) {
             Some(known) => *known = sink,
             None => self.sinks.push(sink),
         }
     }
 
-    /// The rank has ended.
     pub(crate) fn remove(&mut self, rank: usize) {
         if let Some(sink) = self.sinks.get_mut(rank) {
             *sink = None;
@@ -94,7 +85,7 @@ impl StdinFeed {
         let waiting = self.sinks.iter().flatten().filter(|s| s.taken < self.piece.len());
         let idle = waiting.clone().next().is_none() && self.sinks.iter().any(Option::is_some);
         let source = self.source.as_ref().filter(|_| idle).map(|fd| PollFd::new(fd, PollFlags::IN));
-        source.into_iter().chain(waiting.map(|s| PollFd::new(&s.fd, PollFlags::OUT)))
+        source.into_iter().chain(waiting.map(|s| PollFd::new(&s.input.fd, PollFlags::OUT)))
     }
 
     /// Moves what can be moved now; `readable` says that the source has something (or has ended).
@@ -118,7 +109,7 @@ impl StdinFeed {
         self.given = false;
         self.piece = END_KEY.to_vec();
         for sink in self.sinks.iter_mut().flatten() {
-            sink.taken = if sink.terminal { 0 } else { END_KEY.len() };
+            sink.taken = if sink.input.terminal { 0 } else { END_KEY.len() };
         }
     }
 
@@ -139,7 +130,7 @@ impl Sink {
     /// False when the rank no longer reads.
     fn push(&mut self, piece: &[u8]) -> bool {
         while self.taken < piece.len() {
-            match rustix::io::write(&self.fd, &piece[self.taken..]) {
+            match rustix::io::write(&self.input.fd, &piece[self.taken..]) {
                 Ok(n) => self.taken += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -163,7 +154,7 @@ mod tests {
         fcntl_setfl(&to, OFlags::NONBLOCK).unwrap();
         while rustix::io::write(&to, &[b'x'; 4096]).is_ok() {}
         let mut feed = StdinFeed::given();
-        feed.add(0, Some(RankInput::Terminal(to.into())));
+        feed.add(0, Some(RankInput { fd: to.into(), terminal: true }));
         feed.give(None);
         assert_eq!(feed.wants().count(), 1);
         let mut all = Vec::new();

@@ -1,8 +1,6 @@
 //! The process that starts the ranks, carries their input and output, and ends them.
 use crate::elastic::{self, TakenIn, joined, lost};
 use crate::flights;
-use crate::host::deaths::Deaths;
-use crate::host::door::Door;
 use crate::host::job::Job;
 use crate::host::meet::{self, Meeting};
 use crate::host::memory::Kills;
@@ -13,7 +11,9 @@ use crate::host::signals::{PassedSignal, Signals};
 use crate::host::stdin::StdinFeed;
 use crate::host::sys::host;
 use crate::host::tree;
+use crate::host::tree::Deaths;
 use crate::journal::Journal;
+use crate::live::Door;
 use crate::machine::findings::NodeFindings;
 use crate::machine::{
     Action, Ending, Event, JobPlan, Machine, Problem, REFUSED, Role, StopOrder, StopReason, USAGE, Verdict,
@@ -60,7 +60,7 @@ pub(crate) struct Supervisor {
     /// To the process that the user started.
     front_end: FrontLine,
     /// The launcher on another host that this one obeys.
-    far_launcher: Option<FarLauncher>,
+    pub(crate) far_launcher: Option<FarLauncher>,
     /// The first process of the host launcher was killed: how the ranks end from now on says nothing about them.
     pub(crate) is_bereft: bool,
     /// The user has stopped the job.
@@ -110,21 +110,6 @@ impl Supervisor {
         if supervisor.job.elastic.is_some() {
             supervisor.taken_in = supervisor.meeting.taken_in(supervisor.job.guests)?;
         }
-        Ok(supervisor)
-    }
-
-    /// The supervisor of a host's part, which obeys a launcher on another host.
-    pub(crate) fn of_host_launcher(
-        job: Job,
-        meeting: Meeting,
-        front_end: FrontLine,
-        output: Outputs,
-        far_launcher: FarLauncher,
-        open_files: Rlimit,
-    ) -> io::Result<Self> {
-        let mut supervisor = Self::with(Role::Host, job, meeting, (front_end, output), open_files)?;
-        supervisor.far_launcher = Some(far_launcher);
-        supervisor.show(None)?;
         Ok(supervisor)
     }
 
@@ -444,7 +429,6 @@ impl Supervisor {
         }
     }
 
-    /// Somebody asks at the launcher.
     fn tell_what_ranks_do(&self) {
         let text = self.metrics.as_ref().and_then(|m| serde_json::to_vec(&m.look()).ok());
         if let Some(text) = text.filter(|t| t.len() < protocol::LARGEST) {
@@ -611,7 +595,6 @@ impl Supervisor {
         tree::signal(&tree::descendants(), signal);
     }
 
-    /// Finds the ranks that are stopped, and tells a launcher elsewhere.
     fn find_stopped(&mut self) {
         let stopped = tree::stopped();
         let alive = self.ranks.iter().enumerate().filter(|(_, r)| r.alive);
@@ -683,7 +666,7 @@ impl Supervisor {
         while let Some((stream, error)) = self.output.failure() {
             // The logs still have a reader.
             if self.job.logs.is_none() {
-                self.hear(Event::Unread { problem: unread(stream, error) });
+                self.hear(Event::Stop(StopReason::Unread(unread(stream, error))));
             }
         }
     }
@@ -704,14 +687,12 @@ impl Supervisor {
         }
     }
 
-    /// Gives up on what ranks may still write.
     fn close_pipes(&mut self) {
         for (rank, number) in self.ranks.iter_mut().zip(self.job.first..) {
             rank.pipes.iter_mut().for_each(|pipe| pipe.close(number, &self.output));
         }
     }
 
-    /// Tells the machine how far the output has come.
     fn tell_output(&mut self) {
         let open = self.ranks.iter().flat_map(|r| &r.pipes).any(|p| p.fd.is_some());
         let pending = self.output.is_pending();

@@ -139,7 +139,6 @@ impl Drop for HeldSignals {
     }
 }
 
-/// This host's name.
 pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

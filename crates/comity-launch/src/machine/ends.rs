@@ -295,7 +295,6 @@ pub(crate) struct ElasticTerms {
     pub(crate) restarts: u32,
 }
 
-/// Host that was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LostHost {
     pub(super) host: usize,

@@ -62,8 +62,6 @@ pub(crate) enum Event {
     GivenUp(Vec<(usize, usize)>),
     /// The user, or the loss of the user's process, ends the job.
     Stop(StopReason),
-    /// Nobody takes the output any more.
-    Unread { problem: Problem },
     /// The launcher that this one obeys wants its ranks ended.
     Ordered(StopOrder),
     /// Answer to [`Action::LookForStrays`].
@@ -118,8 +116,10 @@ impl Problem {
 /// Reason for which a job ends before all of its ranks exited with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// A rank ended with a failure.
-    Failed { rank: usize, ending: Ending },
+    Failed {
+        rank: usize,
+        ending: Ending,
+    },
     /// Rank `by` failed because of `rank`, which did not fail itself: it ended with code 0, or ran on.
     Missed {
         rank: usize,
@@ -131,23 +131,24 @@ pub(crate) enum StopReason {
         ending: Ending,
     },
     /// The connection to a host ended while ranks ran there.
-    HostLost { host: usize },
-    /// A signal to the launcher.
-    Interrupted { signal: i32 },
-    /// The job took longer than it may.
+    HostLost {
+        host: usize,
+    },
+    Interrupted {
+        signal: i32,
+    },
     TimedOut,
     /// Nobody takes the output any more.
-    Unread,
+    Unread(Problem),
     /// The process that the user started is gone, or the launcher that this one obeys.
     Orphaned,
-    /// Not all ranks could be started.
     Unstarted,
 }
 
 impl StopReason {
     /// Returns whether neither a rank nor a host failed: to start the job again would not be what is wanted.
     pub(crate) fn is_from_outside(&self) -> bool {
-        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread | Self::Orphaned)
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread(_) | Self::Orphaned)
     }
 
     pub(super) fn is_ctrl_c(&self) -> bool {
@@ -160,18 +161,15 @@ impl StopReason {
 pub(crate) enum StopOrder {
     /// SIGTERM, and SIGCONT for those that are stopped.
     Term,
-    /// SIGKILL.
     Kill,
     /// Some process does not die of SIGKILL: do not wait for it.
     Abandon,
 }
 
-/// Deed that the machine asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Compare the hosts' programs, and answer with [`Event::Compared`].
     Compare,
-    /// Start these ranks.
     Start(Range<usize>),
     /// Say that the job goes on without a rank.
     SayLost {
@@ -188,7 +186,9 @@ pub(crate) enum Action {
         pause: Duration,
     },
     /// Try a host again that was lost, and answer with [`Event::HostReady`] or [`Event::HostRefused`].
-    TryHost { host: usize },
+    TryHost {
+        host: usize,
+    },
     /// Find the ranks that are stopped, and answer with [`Event::Stopped`].
     FindStopped,
     /// Send this to every rank that still runs.
@@ -207,16 +207,13 @@ pub(crate) enum Action {
     CloseOutput,
     /// Tell the other nodes how the ranks here ended.
     TellFindings,
-    /// Say the verdict.
     SayVerdict,
 }
 
 /// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ending {
-    /// It exited with this code.
     Exit(i32),
-    /// This signal killed it.
     Signal(i32),
 }
 

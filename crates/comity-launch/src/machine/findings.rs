@@ -1,7 +1,5 @@
 //! Findings of each node at the end of its ranks, and the verdict that all of them draw from these.
-use super::{
-    CutOff, Ending, Event, JobPlan, Life, Machine, REFUSED, Role, StopReason, Verdict, with_cut_off,
-};
+use super::{CutOff, Ending, Event, JobPlan, Life, Machine, REFUSED, StopReason, Verdict, with_cut_off};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -92,16 +90,7 @@ pub(super) fn replay(all: &[NodeFindings]) -> Machine {
     let mut ranks: Vec<&RankFinding> = all.iter().flat_map(|n| &n.ranks).collect();
     let world = ranks.iter().map(|r| r.rank + 1).max().unwrap_or_default();
     ranks.sort_by_key(|r| (!r.early, r.at));
-    let plan = JobPlan {
-        role: Role::Alone,
-        first: 0,
-        hosts: vec![0; world],
-        world,
-        timeout: None,
-        grace: Duration::ZERO,
-        restart: 0,
-        elastic: None,
-    };
+    let plan = JobPlan { hosts: vec![0; world], world, ..JobPlan::default() };
     let begun = Instant::now();
     let mut machine = Machine::new(plan, begun);
     machine.on(Event::Begin, begun);
@@ -134,7 +123,6 @@ pub(super) fn said_by_a_node<'a>(
     nodes.find_map(|(number, node)| Some((number, node.host.as_str(), node.cause.as_ref()?)))
 }
 
-/// The verdict of all nodes.
 pub(crate) fn judge(all: &[NodeFindings]) -> Verdict {
     let machine = replay(all);
     let ranks: Vec<(&RankFinding, &str)> =

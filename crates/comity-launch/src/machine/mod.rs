@@ -77,9 +77,10 @@ const TWICE: Duration = Duration::from_millis(200);
 const OTHERS: Duration = Duration::from_secs(20);
 
 /// Place of this launcher among those of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The ranks are here, and so is the verdict.
+    #[default]
     Alone,
     /// The ranks are on other hosts, each with a launcher in the role `Host`. The verdict is here.
     Fleet,
@@ -101,7 +102,7 @@ impl Role {
 }
 
 /// Ranks of a launcher and its limits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct JobPlan {
     /// Place of this launcher.
     pub(crate) role: Role,
@@ -256,7 +257,6 @@ pub(crate) struct Machine {
     /// Problems of hosts before anything ran.
     pub(crate) problems: Vec<Problem>,
     unstarted: Option<Problem>,
-    unread: Option<Problem>,
     /// Hosts that were lost, and why.
     losses: Vec<(usize, String)>,
     looked: Instant,
@@ -302,7 +302,6 @@ impl Machine {
             cut_off: None,
             problems: Vec::new(),
             unstarted: None,
-            unread: None,
             losses: Vec::new(),
             looked: now,
             hurried: false,
@@ -359,10 +358,6 @@ impl Machine {
             Event::OtherEnds { node } => self.others_fail(node, Duration::ZERO, now),
             Event::GivenUp(all) => self.given_up = all,
             Event::Stop(reason) => self.stop(reason, now),
-            Event::Unread { problem } => {
-                self.unread.get_or_insert(problem);
-                self.stop(StopReason::Unread, now);
-            }
             Event::Ordered(order) => self.ordered(order),
             Event::Strays { left } => self.strays(left, now),
             Event::Output { open, pending, written } => self.output(open, pending, written, now),

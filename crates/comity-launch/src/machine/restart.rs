@@ -36,7 +36,6 @@ impl AttemptEnd {
     }
 }
 
-/// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextAttempt {
     None,

@@ -255,7 +255,6 @@ fn differences(words: &[NodeWord]) -> Vec<String> {
     all
 }
 
-/// Gathers the message of each node.
 pub(super) fn gather<T: Serialize + for<'a> Deserialize<'a>>(
     group: &Group,
     own: &T,

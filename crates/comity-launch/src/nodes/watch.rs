@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Interval at which the nodes tell each other their state.
 const TOLD: Duration = Duration::from_millis(100);
 
 /// State of a node's ranks, where they do not just run: a rank has failed, or the job is to end for another reason.
@@ -19,7 +18,6 @@ const FAILING: u8 = 1;
 /// All have ended.
 const OVER: u8 = 2;
 
-/// The other launchers.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     words: Vec<NodeWord>,
@@ -29,7 +27,6 @@ pub(crate) struct Nodes {
     waker: Arc<Waker>,
 }
 
-/// State that the thread and the supervisor share.
 #[derive(Debug, Default)]
 struct Overheard {
     /// This node's.

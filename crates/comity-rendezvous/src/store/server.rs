@@ -37,7 +37,6 @@ const SAY: Duration = Duration::from_secs(5);
 /// Pause before another try to end a job whose groups are just being made.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A process that has joined.
 #[derive(Debug)]
 pub(super) struct StoreMember {
     pub(super) conn: Conn,
@@ -67,7 +66,6 @@ pub(super) struct Round {
     pub(super) opens: Option<Instant>,
 }
 
-/// A group that has met.
 #[derive(Debug)]
 pub(super) struct Met {
     /// Ranks that still connect.

@@ -22,7 +22,6 @@ impl Settings {
         self.transports.check(self.size)
     }
 
-    /// Checks each setting by itself.
     pub(super) fn check_values(&self) -> Result<()> {
         check_name("job", "COMITY_JOB", &self.job)?;
         for ((what, key), limit) in [

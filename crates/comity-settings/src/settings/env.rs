@@ -1,10 +1,11 @@
 //! A process's place in its job, from the variables of the launcher that started it.
 
 use super::{
-    Evidence, HostPort, Launcher, MAX_SIZE, MeetingPoint, Settings, bad, bad_value, common, fnv,
+    Evidence, HostPort, Launcher, MAX_SIZE, MeetingPoint, Settings, bad, bad_value,
+    common::{self, Vars, refusal, unfit, wrong},
+    fnv,
     mlx_hostfile::Hostfile,
     slurm,
-    vars::{Vars, refusal, unfit, wrong},
 };
 use crate::{
     Result,

@@ -1,23 +1,16 @@
 //! Place of a process in its job and its way to meet the others: given by value, or found in the environment.
 
-mod backend;
 mod check;
+mod choices;
 mod common;
-mod connect_timing;
-mod detection;
 mod env;
 #[cfg(fuzzing)]
 pub mod fuzz;
-mod launcher;
-mod meeting_point;
 mod mlx_hostfile;
-mod network;
 mod notes;
 mod slurm;
 mod table;
-mod trust;
 mod variable;
-mod vars;
 
 use crate::{
     Error, HostPort, Key, MAX_SIZE, Result,
@@ -25,15 +18,13 @@ use crate::{
     sys::fnv,
     transport::{InterfaceRules, Kinds, TransportSettings},
 };
-pub use backend::BackendKind;
+pub use choices::{
+    BackendKind, ConnectTiming, Detection, Evidence, Insecure, Launcher, MeetingPoint, Protection, Trust,
+};
 use comity_plan::Algorithm;
-pub use connect_timing::ConnectTiming;
-pub use detection::Detection;
-pub use launcher::{Evidence, Launcher};
-pub use meeting_point::MeetingPoint;
+use common::{Vars, wrong};
 pub use mlx_hostfile::HOSTFILE;
-pub use network::own_addresses;
-pub use notes::{AddressNote, LinkNote};
+pub use notes::{AddressNote, LinkNote, own_addresses};
 use std::{
     ffi::OsString,
     net::{IpAddr, SocketAddr},
@@ -41,10 +32,7 @@ use std::{
     time::Duration,
 };
 pub use table::VARIABLES;
-pub use trust::Protection;
-pub use trust::{Insecure, Trust};
 pub use variable::{Topic, Variable};
-use vars::{Vars, wrong};
 
 /// The limit of calls that have none. A longer one is a mistake in the unit.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -52,7 +40,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const NO_NAME: &str = "-";
 
 /// Place of a process in its job, and its settings, as they were given or read. `comity::Config` makes them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub rank: usize,
     pub size: usize,
@@ -138,39 +126,14 @@ impl Settings {
         Self {
             rank,
             size,
-            local: None,
-            meeting_point: MeetingPoint::Alone,
-            joins: false,
-            place: None,
             job: NO_NAME.into(),
-            key: None,
-            insecure: Insecure::No,
-            secure: Protection::Handshake,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
-            detection: Detection::Normal,
             links: Kinds::usual(),
-            transports: TransportSettings::default(),
-            backend: BackendKind::Any,
-            connect_when: ConnectTiming::Needed,
-            ring: false,
             sparse_above: SPARSE_ABOVE,
-            device: None,
-            costs: Costs::Usual,
-            algorithm: None,
-            lanes: None,
-            addrs: Vec::new(),
-            launched_at: Vec::new(),
-            interfaces: InterfaceRules::default(),
-            ports: None,
             relay: true,
-            mptcp: false,
-            host: None,
-            log_dir: None,
-            root_cause: None,
-            stats_fd: None,
-            host_cores: None,
-            evidence: Evidence { launcher: Launcher::Explicit, why, seen: Vec::new() },
+            evidence: Evidence { why, ..Evidence::default() },
+            ..Self::default()
         }
     }
 

@@ -7,10 +7,9 @@
 //!
 //! It ends when its input ends, or when nothing was asked for a while. It runs no program but those that ask about the host and,
 //! where it is told to, the few that give an interface an address.
-mod beacon;
 mod port;
 
-pub(crate) use beacon::BeaconAnswer;
+pub(crate) use port::BeaconAnswer;
 
 use crate::say::{CommandError, Exit};
 use aws_lc_rs::hmac;
@@ -150,7 +149,6 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Surveys this host and returns the script's output.
 pub(crate) fn survey() -> String {
     let run = Command::new("sh").args(["-c", SURVEY]).stdin(Stdio::null()).output();
     run.map_or_else(|e| format!("sh: {e}"), |o| String::from_utf8_lossy(&o.stdout).into_owned())
@@ -160,7 +158,7 @@ fn obey(order: AgentOrder, ports: &mut port::Ports) -> Value {
     match order {
         AgentOrder::Clock => json!({ "unix_us": now() }),
         AgentOrder::Beacon { token, host, port, nics, millis } => {
-            told(beacon::listen(&token, host, port, &nics, Duration::from_millis(millis.min(10_000))))
+            told(port::beacons(&token, host, port, &nics, Duration::from_millis(millis.min(10_000))))
         }
         AgentOrder::Serve { token, ips, range } => told(Ok(ports.open(&token, &ips, range))),
         AgentOrder::Dial { token, to, from, sizes, millis } => {
