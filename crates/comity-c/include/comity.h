@@ -376,6 +376,80 @@ typedef struct {
 } comity_stats;
 
 /**
+ * Conditions for comity_group_reform(). Set the struct to 0, then `size`, then the fields that you need.
+ */
+typedef struct {
+    /**
+     * sizeof(comity_reform_options)
+     */
+    size_t size;
+    /**
+     * Form no group of fewer ranks; 0: of one or more
+     */
+    int32_t fewest;
+    /**
+     * 1: go on wherever the job's store can be asked, with however few ranks. 0: where more than half of the former ranks are
+     */
+    int32_t store_decides;
+    /**
+     * Seconds to wait for the other ranks; 0: as long as the group's limit of a call
+     */
+    double timeout;
+} comity_reform_options;
+
+/**
+ * Rank of a former group that is not in the one that follows. The texts are valid until comity_group_free() of that one.
+ */
+typedef struct {
+    /**
+     * sizeof(comity_departure); set it before the call
+     */
+    size_t size;
+    /**
+     * Its rank in the former group
+     */
+    int32_t rank;
+    /**
+     * Must be 0
+     */
+    int32_t reserved;
+    /**
+     * Process id; 0: not known
+     */
+    int64_t pid;
+    /**
+     * Name of the host; NULL: not known
+     */
+    const char *host;
+    /**
+     * Reason, as the rest of the sentence "rank 3 ..."; never NULL
+     */
+    const char *why;
+} comity_departure;
+
+/**
+ * Buffer of comity_sync().
+ */
+typedef struct {
+    /**
+     * First element
+     */
+    void *data;
+    /**
+     * Number of elements
+     */
+    int64_t count;
+    /**
+     * Type of the elements
+     */
+    comity_dtype dtype;
+    /**
+     * Must be 0
+     */
+    uint32_t reserved;
+} comity_buffer;
+
+/**
  * Arguments of a call, for comity_run() and comity_start(). Set the struct to 0, then `size`, then the fields that your call needs.
  */
 typedef struct {
@@ -460,80 +534,6 @@ typedef struct {
  * @param context Pointer that you gave.
  */
 typedef void (*comity_done_fn)(void *context);
-
-/**
- * Conditions for comity_group_reform(). Set the struct to 0, then `size`, then the fields that you need.
- */
-typedef struct {
-    /**
-     * sizeof(comity_reform_options)
-     */
-    size_t size;
-    /**
-     * Form no group of fewer ranks; 0: of one or more
-     */
-    int32_t fewest;
-    /**
-     * 1: go on wherever the job's store can be asked, with however few ranks. 0: where more than half of the former ranks are
-     */
-    int32_t store_decides;
-    /**
-     * Seconds to wait for the other ranks; 0: as long as the group's limit of a call
-     */
-    double timeout;
-} comity_reform_options;
-
-/**
- * Rank of a former group that is not in the one that follows. The texts are valid until comity_group_free() of that one.
- */
-typedef struct {
-    /**
-     * sizeof(comity_departure); set it before the call
-     */
-    size_t size;
-    /**
-     * Its rank in the former group
-     */
-    int32_t rank;
-    /**
-     * Must be 0
-     */
-    int32_t reserved;
-    /**
-     * Process id; 0: not known
-     */
-    int64_t pid;
-    /**
-     * Name of the host; NULL: not known
-     */
-    const char *host;
-    /**
-     * Reason, as the rest of the sentence "rank 3 ..."; never NULL
-     */
-    const char *why;
-} comity_departure;
-
-/**
- * Buffer of comity_sync().
- */
-typedef struct {
-    /**
-     * First element
-     */
-    void *data;
-    /**
-     * Number of elements
-     */
-    int64_t count;
-    /**
-     * Type of the elements
-     */
-    comity_dtype dtype;
-    /**
-     * Must be 0
-     */
-    uint32_t reserved;
-} comity_buffer;
 
 /**
  * Function of yours for comity_config_set_exchange(): sends a short text from rank 0 to all others, over a channel that your program has.
@@ -767,6 +767,67 @@ comity_status comity_group_close(comity_group *group);
  * @return Status of comity_group_close(). The handle is freed in any case.
  */
 comity_status comity_group_free(comity_group *group);
+
+/**
+ * Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
+ *
+ * The others that live call it too, each when a call of it has failed. They get new numbers without gaps, in the former order. Processes
+ * that wait to be taken in become the last ranks. All get the same group, or an error. `group` stays failed; one that had not failed is
+ * closed. Free it as well. Groups that were split from it are not formed again.
+ *
+ * @param options NULL for the usual ones. Every rank gives the same.
+ * @param out Gets the group. Free it with comity_group_free().
+ * @return COMITY_ERR_JOIN where no group follows. Unless the others went on without this rank, you may call this again.
+ */
+comity_status comity_group_reform(comity_group *group,
+                                  const comity_reform_options *options,
+                                  comity_group **out);
+
+/**
+ * Get the number of processes that wait to be taken in (COMITY_JOIN=1). The next comity_group_reform() takes them in. This asks nobody;
+ * ranks may learn of a process at different moments.
+ *
+ * @return -1 if there is no such group.
+ */
+int32_t comity_group_joiners(comity_group *group);
+
+/**
+ * Get the number of ranks that comity_group_reform() took into this group: its last ones.
+ *
+ * @return -1 if there is no such group.
+ */
+int32_t comity_group_joined(comity_group *group);
+
+/**
+ * Get the number of ranks that were in the group before comity_group_reform() and are not in this one.
+ *
+ * @return -1 if there is no such group.
+ */
+int32_t comity_group_left(comity_group *group);
+
+/**
+ * Describe one of the ranks that comity_group_left() counts.
+ *
+ * @param index 0 to comity_group_left() - 1.
+ * @param out Set its `size` to sizeof(comity_departure) before. Its texts are valid until comity_group_free() of `group`.
+ */
+comity_status comity_group_departure(comity_group *group,
+                                     int32_t index,
+                                     comity_departure *out);
+
+/**
+ * Give all ranks the buffers of those that hold them, with the same bits on all. Only buffers that differ are sent.
+ *
+ * Every rank passes buffers of the same types and lengths in the same order, in host memory. They must not overlap.
+ *
+ * @param buffers Array of `count` buffers.
+ * @param holds 1 on ranks whose buffers are right, such as those that went on; 0 on those that have just joined. The lowest rank that
+ * gives 1 decides.
+ */
+comity_status comity_sync(comity_group *group,
+                          const comity_buffer *buffers,
+                          int32_t count,
+                          int32_t holds);
 
 /**
  * Make any call: this takes CUDA memory, unequal parts, and a time limit of its own. Returns when the call has ended; with CUDA memory,
@@ -1025,67 +1086,6 @@ comity_status comity_request_on_done(comity_request *request,
  * Free a request. NULL is allowed. A call under way goes on, since other ranks count on it: leave its buffers alone until it has ended.
  */
 comity_status comity_request_free(comity_request *request);
-
-/**
- * Form the group again of the ranks that are left: after a failure, or where all ranks of a healthy group call this.
- *
- * The others that live call it too, each when a call of it has failed. They get new numbers without gaps, in the former order. Processes
- * that wait to be taken in become the last ranks. All get the same group, or an error. `group` stays failed; one that had not failed is
- * closed. Free it as well. Groups that were split from it are not formed again.
- *
- * @param options NULL for the usual ones. Every rank gives the same.
- * @param out Gets the group. Free it with comity_group_free().
- * @return COMITY_ERR_JOIN where no group follows. Unless the others went on without this rank, you may call this again.
- */
-comity_status comity_group_reform(comity_group *group,
-                                  const comity_reform_options *options,
-                                  comity_group **out);
-
-/**
- * Get the number of processes that wait to be taken in (COMITY_JOIN=1). The next comity_group_reform() takes them in. This asks nobody;
- * ranks may learn of a process at different moments.
- *
- * @return -1 if there is no such group.
- */
-int32_t comity_group_joiners(comity_group *group);
-
-/**
- * Get the number of ranks that comity_group_reform() took into this group: its last ones.
- *
- * @return -1 if there is no such group.
- */
-int32_t comity_group_joined(comity_group *group);
-
-/**
- * Get the number of ranks that were in the group before comity_group_reform() and are not in this one.
- *
- * @return -1 if there is no such group.
- */
-int32_t comity_group_left(comity_group *group);
-
-/**
- * Describe one of the ranks that comity_group_left() counts.
- *
- * @param index 0 to comity_group_left() - 1.
- * @param out Set its `size` to sizeof(comity_departure) before. Its texts are valid until comity_group_free() of `group`.
- */
-comity_status comity_group_departure(comity_group *group,
-                                     int32_t index,
-                                     comity_departure *out);
-
-/**
- * Give all ranks the buffers of those that hold them, with the same bits on all. Only buffers that differ are sent.
- *
- * Every rank passes buffers of the same types and lengths in the same order, in host memory. They must not overlap.
- *
- * @param buffers Array of `count` buffers.
- * @param holds 1 on ranks whose buffers are right, such as those that went on; 0 on those that have just joined. The lowest rank that
- * gives 1 decides.
- */
-comity_status comity_sync(comity_group *group,
-                          const comity_buffer *buffers,
-                          int32_t count,
-                          int32_t holds);
 
 /**
  * Make a configuration for rank `rank` of `size`, with every setting at its default.

@@ -2,8 +2,7 @@
 //! program's.
 
 use crate::{
-    boundary::answer,
-    errors::CFault,
+    errors::{CFault, answer},
     group::{hand_out, seconds},
     handles::{self, comity_config, comity_group},
     raw::{self, Context},

@@ -1,7 +1,7 @@
-//! Errors as C sees them: a status, a sentence of this thread's last one, and an object with the rest.
+//! Errors as C sees them: a status, a sentence of this thread's last one, and an object with the rest. The guards around each function of the
+//! interface make them: panics end there.
 
 use crate::{
-    boundary::answer,
     handles::{self, comity_error},
     raw,
     types::{self, DTypeNumber, ReduceNumber, StatusNumber, comity_error_info, comity_status},
@@ -11,11 +11,11 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CStr, CString, c_char},
-    io, ptr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
     sync::Arc,
 };
 
-/// All that is known of one error.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorRecord {
     pub(crate) status: comity_status,
@@ -36,7 +36,6 @@ pub(crate) struct ErrorRecord {
 pub(crate) struct CFault(Arc<ErrorRecord>);
 
 thread_local! {
-    /// The last one of this thread.
     static LAST: RefCell<Option<Arc<ErrorRecord>>> = const { RefCell::new(None) };
 }
 
@@ -53,11 +52,6 @@ impl CFault {
 
     pub(crate) fn order() -> Self {
         Error::from(ErrorKind::Order).into()
-    }
-
-    #[cold]
-    pub(crate) fn os(what: &str, message: &str) -> Self {
-        Error::os(what, io::Error::other(message)).into()
     }
 
     #[cold]
@@ -334,6 +328,34 @@ pub extern "C" fn comity_version() -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn comity_version_text() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Do `f`; its error, or that of its panic, is what this thread's caller can ask for next.
+#[inline]
+pub(crate) fn answer(f: impl FnOnce() -> Result<(), CFault>) -> comity_status {
+    status(|| f().map(|()| comity_status::COMITY_OK))
+}
+
+/// The same, where there is more than one way to go well.
+#[inline]
+pub(crate) fn status(f: impl FnOnce() -> Result<comity_status, CFault>) -> comity_status {
+    // What is behind handles stays usable after a panic: groups fail by themselves, and locks are taken over.
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(fault)) => fault.keep(),
+        Err(panic) => CFault::panicked(&*panic).keep(),
+    }
+}
+
+/// The same for a function that answers a value; `wrong` where there is none.
+#[inline]
+pub(crate) fn value<T>(wrong: T, f: impl FnOnce() -> Result<T, CFault>) -> T {
+    let mut value = wrong;
+    answer(|| {
+        value = f()?;
+        Ok(())
+    });
+    value
 }
 
 #[cfg(test)]

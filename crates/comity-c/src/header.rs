@@ -23,7 +23,7 @@ pub(crate) fn generated() -> String {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
     // File by file, in the order in which a reader wants them: asking cargo for the crate's metadata would need all dependencies.
-    for file in ["types", "handles", "errors", "group", "ops", "request", "elastic", "config"] {
+    for file in ["types", "handles", "errors", "group", "ops", "request", "config"] {
         builder = builder.with_src(root.join(format!("src/{file}.rs")));
     }
     let mut out = Vec::new();

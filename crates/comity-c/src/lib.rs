@@ -1,7 +1,7 @@
 //! Comity for C: what `include/comity.h` declares.
 //!
 //! ```text
-//!   C program ── comity_all_reduce(group, ...) ──> boundary   catches panics, makes a status of a Result
+//!   C program ── comity_all_reduce(group, ...) ──> errors     catches panics, makes a status of a Result
 //!                                                  handles    finds the group behind a handle, or says that there is none
 //!                                                  raw        makes views of the caller's memory
 //!                                                  job        one call, checked, and the method of Group that makes it
@@ -16,9 +16,7 @@
 
 #[cfg(test)]
 mod abi;
-mod boundary;
 mod config;
-mod elastic;
 mod errors;
 mod group;
 mod handles;

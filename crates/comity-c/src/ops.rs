@@ -1,8 +1,7 @@
 //! The operations as functions, on host memory.
 
 use crate::{
-    boundary::answer,
-    errors::CFault,
+    errors::{CFault, answer},
     group::GroupHandle,
     handles::{UsedGroup, comity_group},
     job, raw,

@@ -1,19 +1,18 @@
-//! Calls in the background: those who wait for them, those who are told of their end, and requests as C uses them.
+//! Calls in the background, as C uses them.
 
 use crate::{
-    boundary::{answer, status},
-    errors::CFault,
+    errors::{CFault, answer, status},
     group::GroupHandle,
     handles::{self, HeldHandle, comity_group, comity_request},
     job,
     raw::{self, Context},
     types::{comity_call, comity_status},
 };
-use comity::tools::HomeProcess;
+use comity::tools::{ForeignRequest, HomeProcess};
 use std::{
     cell::Cell,
     ffi::c_void,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,28 +23,8 @@ use std::{
 pub type comity_done_fn = Option<extern "C" fn(context: *mut c_void)>;
 
 pub(crate) struct RequestHandle {
-    pub(crate) state: Arc<RequestCell>,
+    pub(crate) end: Arc<ForeignRequest>,
     pub(crate) home: HomeProcess,
-}
-
-/// Shared by those who wait and the thread that works.
-#[derive(Default)]
-pub(crate) struct RequestCell {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    out: Option<Result<(), CFault>>,
-    waiting: Vec<Arc<Bell>>,
-    callbacks: Vec<(extern "C" fn(*mut c_void), Context)>,
-}
-
-/// Rings when one of the requests that somebody waits for has ended.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    rings: Condvar,
 }
 
 thread_local! {
@@ -58,117 +37,44 @@ pub(crate) fn is_in_callback() -> bool {
     TOLD.get()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl RequestCell {
-    pub(crate) fn out(&self) -> Option<Result<(), CFault>> {
-        lock(&self.inner).out.clone()
-    }
-
-    fn set(&self, out: Result<(), CFault>) {
-        let mut inner = lock(&self.inner);
-        if inner.out.is_some() {
-            return;
-        }
-        inner.out = Some(out);
-        let waiting = std::mem::take(&mut inner.waiting);
-        let callbacks = std::mem::take(&mut inner.callbacks);
-        drop(inner);
-        for bell in waiting {
-            *lock(&bell.rung) = true;
-            bell.rings.notify_all();
-        }
-        callbacks.into_iter().for_each(|(callback, context)| tell(callback, context));
-    }
-
-    /// Call this when it has ended: now, if it has.
-    pub(crate) fn then(&self, callback: extern "C" fn(*mut c_void), context: Context) {
-        let mut inner = lock(&self.inner);
-        if inner.out.is_none() {
-            inner.callbacks.push((callback, context));
-            return;
-        }
-        drop(inner);
-        tell(callback, context);
-    }
-}
-
-fn tell(callback: extern "C" fn(*mut c_void), context: Context) {
-    let before = TOLD.replace(true);
-    callback(context.0);
-    TOLD.set(before);
-}
-
-/// Ends a request, also where its work never runs.
-struct RequestEnd(Arc<RequestCell>);
-
-impl Drop for RequestEnd {
-    fn drop(&mut self) {
-        self.0.set(Err(CFault::os("background work", "it could not be run: no thread, or a panic")));
-    }
+/// Have this called when the request has ended: now, if it has.
+pub(crate) fn on_end(request: &ForeignRequest, callback: extern "C" fn(*mut c_void), context: Context) {
+    request.then(move |_| {
+        let context = context;
+        let before = TOLD.replace(true);
+        callback(context.0);
+        TOLD.set(before);
+    });
 }
 
 /// Queue a call on its group's thread.
 pub(crate) fn start(group: &GroupHandle, call: &comity_call) -> Result<RequestHandle, CFault> {
     let inner = group.limited(call.timeout)?;
     let job = job::checked(&inner, call)?;
-    let state = Arc::<RequestCell>::default();
-    let ending = RequestEnd(state.clone());
+    let (end, ending) = ForeignRequest::begin();
     inner
         .spawn(move |g| {
-            ending.0.set(job.run(g).map_err(CFault::from));
+            ending.set(job.run(g));
             Ok(())
         })
         .detach();
-    Ok(RequestHandle { state, home: group.home() })
+    Ok(RequestHandle { end, home: group.home() })
 }
 
-/// Wait until one of these has ended; which, or none by `until`. `None` waits as long as the calls take.
-fn wait_any(all: &[&RequestCell], until: Option<Instant>) -> Result<Option<usize>, CFault> {
-    let ended = || all.iter().position(|s| lock(&s.inner).out.is_some());
-    if let Some(index) = ended() {
-        return Ok(Some(index));
-    }
+/// Wait until one of these has ended; which, or none by `until`. A callback cannot wait.
+fn wait_any(all: &[&ForeignRequest], until: Option<Instant>) -> Result<Option<usize>, CFault> {
     if TOLD.get() {
-        return Err(CFault::order());
+        let ended = ForeignRequest::wait_any(all, Some(Instant::now()));
+        return ended.map(Some).ok_or_else(CFault::order);
     }
-    let bell = Arc::<Bell>::default();
-    for state in all {
-        let mut inner = lock(&state.inner);
-        if inner.out.is_some() {
-            *lock(&bell.rung) = true;
-            break;
-        }
-        inner.waiting.push(bell.clone());
-    }
-    let mut rung = lock(&bell.rung);
-    while !*rung {
-        let Some(until) = until else {
-            // WAIT: background work: calls with deadlines
-            rung = bell.rings.wait(rung).unwrap_or_else(PoisonError::into_inner);
-            continue;
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        // WAIT(left): background work, to the caller's limit
-        rung = bell.rings.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
-    }
-    drop(rung);
-    for state in all {
-        lock(&state.inner).waiting.retain(|b| !Arc::ptr_eq(b, &bell));
-    }
-    Ok(ended())
+    Ok(ForeignRequest::wait_any(all, until))
 }
 
 /// Status for C of a request that may have ended.
-fn status_of(state: &RequestCell) -> Result<comity_status, CFault> {
-    match state.out() {
+fn status_of(request: &ForeignRequest) -> Result<comity_status, CFault> {
+    match request.out() {
         None => Ok(comity_status::COMITY_PENDING),
-        Some(out) => out.map(|()| comity_status::COMITY_OK),
+        Some(out) => Ok(out.map(|()| comity_status::COMITY_OK)?),
     }
 }
 
@@ -199,7 +105,7 @@ pub extern "C" fn comity_request_test(request: *mut comity_request) -> comity_st
     status(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        status_of(&request.state)
+        status_of(&request.end)
     })
 }
 
@@ -224,8 +130,8 @@ pub extern "C" fn comity_request_wait(request: *mut comity_request, timeout: f64
     status(|| {
         let request = handles::find(request)?;
         request.home.check()?;
-        wait_any(&[&request.state], until(timeout)?)?;
-        status_of(&request.state)
+        wait_any(&[&request.end], until(timeout)?)?;
+        status_of(&request.end)
     })
 }
 
@@ -255,7 +161,7 @@ pub extern "C" fn comity_request_wait_any(
         if found.is_empty() {
             return Ok(comity_status::COMITY_OK);
         }
-        let states: Vec<&RequestCell> = found.iter().map(|(_, r)| &*r.state).collect();
+        let states: Vec<&ForeignRequest> = found.iter().map(|(_, r)| &*r.end).collect();
         let Some(ended) = wait_any(&states, until(timeout)?)? else {
             return Ok(comity_status::COMITY_PENDING);
         };
@@ -278,7 +184,7 @@ pub extern "C" fn comity_request_on_done(
         let request = handles::find(request)?;
         request.home.check()?;
         let done = done.ok_or_else(|| CFault::misuse("done is NULL"))?;
-        request.state.then(done, Context(context));
+        on_end(&request.end, done, Context(context));
         Ok(())
     })
 }

@@ -1,10 +1,12 @@
-//! Attention whose heads are divided among the ranks.
+//! Attention whose heads are divided among the ranks, and the keys and values of the tokens so far, of each request by itself.
 
 use crate::{
-    AllToShardedLinear, Error, KvCache, Parameter, Partition, Result, ShardedLinear, ShardedToAllLinear,
-    Sharding, ShardingCause, ShardingError, causal_mask, ops,
+    Error, Parameter, Partition, Result, ShardedLinear, Sharding, ShardingCause, ShardingError,
+    ShardingType::{self, AllToSharded, ShardedToAll},
+    linear::LinearPart,
+    ops,
 };
-use candle_core::{D, Module, Tensor};
+use candle_core::{D, Device, Module, Tensor};
 use candle_nn::{Linear, VarBuilder};
 use comity::Group;
 use std::ops::Range;
@@ -54,7 +56,7 @@ impl Heads {
     ) -> Result<Self, ShardingError> {
         if keys == 0 || !queries.is_multiple_of(keys) {
             let cause = ShardingCause::Indivisible { size: queries, unit: keys.max(1), even: false };
-            return Err(ShardingError::new("heads", ranks, cause).at("attention", "heads"));
+            return Err(ShardingError::new("attention", "heads", ranks, cause));
         }
         let replicated = keys < ranks;
         let unit = if replicated { 1 } else { queries / keys };
@@ -168,24 +170,17 @@ impl ShardedAttention {
     pub fn new(group: &Group, width: usize, heads: &Heads, vb: VarBuilder) -> Result<Self> {
         fits(group, heads, &vb.prefix())?;
         let inner_keys = heads.all_keys * heads.width;
-        let keys = |vb: VarBuilder| -> Result<KeyLayer> {
-            if heads.replicates_keys() {
-                return Ok(KeyLayer::Whole(candle_nn::linear_no_bias(width, inner_keys, vb)?));
-            }
-            let layer = AllToShardedLinear::fresh(group, width, heads.key_partition(), false, &vb)?;
-            Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
+        let part = |vb: VarBuilder, direction, partition| {
+            LinearPart::fresh(group, direction, width, partition, false, &vb)
         };
-        let rows = heads.query_partition();
-        let q = AllToShardedLinear::fresh(group, width, rows.clone(), false, &vb.pp("q_proj"))?;
-        let o = ShardedToAllLinear::fresh(group, rows, width, false, &vb.pp("o_proj"))?;
-        Ok(Self {
-            group: group.clone(),
-            heads: heads.clone(),
-            queries: ShardedLinear::AllToSharded(q),
-            keys: keys(vb.pp("k_proj"))?,
-            values: keys(vb.pp("v_proj"))?,
-            out: ShardedLinear::ShardedToAll(o),
-        })
+        let whole = |vb: VarBuilder| Ok(candle_nn::linear_no_bias(width, inner_keys, vb)?);
+        Self::made(
+            group,
+            heads,
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|name| vb.pp(name)),
+            part,
+            whole,
+        )
     }
 
     /// This rank's part of an attention that every rank has whole. Where parameters are variables, those of the part are too.
@@ -194,23 +189,33 @@ impl ShardedAttention {
     /// [`Error::Sharding`] when the heads do not fit the layers or the number of ranks.
     pub fn from_layers(group: &Group, layers: &AttentionLayers<'_>, heads: &Heads) -> Result<Self> {
         fits(group, heads, "ShardedAttention")?;
-        let keys = |linear: &Linear| -> Result<KeyLayer> {
-            if heads.replicates_keys() {
-                return Ok(KeyLayer::Whole(linear.clone()));
-            }
-            let layer = AllToShardedLinear::part_of(group, linear, heads.key_partition())?;
-            Ok(KeyLayer::Divided(ShardedLinear::AllToSharded(layer)))
+        let part =
+            |linear: &Linear, direction, partition| LinearPart::of_whole(group, direction, linear, partition);
+        let AttentionLayers { q, k, v, o } = *layers;
+        Self::made(group, heads, [q, k, v, o], part, |linear| Ok(linear.clone()))
+    }
+
+    /// An attention of layers of which `part` makes this rank's, and `whole` those of keys that every rank has.
+    fn made<T>(
+        group: &Group,
+        heads: &Heads,
+        [q, k, v, o]: [T; 4],
+        part: impl Fn(T, ShardingType, Partition) -> Result<LinearPart>,
+        whole: impl Fn(T) -> Result<Linear>,
+    ) -> Result<Self> {
+        let keys = |layer: T| -> Result<KeyLayer> {
+            Ok(match heads.replicates_keys() {
+                true => KeyLayer::Whole(whole(layer)?),
+                false => KeyLayer::Divided(part(layer, AllToSharded, heads.key_partition())?.into()),
+            })
         };
-        let rows = heads.query_partition();
-        let q = AllToShardedLinear::part_of(group, layers.q, rows.clone())?;
-        let o = ShardedToAllLinear::part_of(group, layers.o, rows)?;
         Ok(Self {
             group: group.clone(),
             heads: heads.clone(),
-            queries: ShardedLinear::AllToSharded(q),
-            keys: keys(layers.k)?,
-            values: keys(layers.v)?,
-            out: ShardedLinear::ShardedToAll(o),
+            queries: part(q, AllToSharded, heads.query_partition())?.into(),
+            keys: keys(k)?,
+            values: keys(v)?,
+            out: part(o, ShardedToAll, heads.query_partition())?.into(),
         })
     }
 
@@ -382,5 +387,118 @@ fn fits(group: &Group, heads: &Heads, layer: &str) -> Result<(), Error> {
         return Ok(());
     }
     let cause = ShardingCause::Ranks { made_for: heads.queries.len() };
-    Err(ShardingError::new("", group.size(), cause).at(layer, "division of heads").into())
+    Err(ShardingError::new(layer, "division of heads", group.size(), cause).into())
+}
+
+/// Keys and values of one layer, for several requests of different lengths.
+///
+/// A rank's memory is its share of the heads: with `k` heads of keys on `n` ranks, `k / n` of the whole, or one head where there are fewer
+/// than ranks.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use comity_candle::KvCache;
+///
+/// let mut cache = KvCache::new(2);
+/// let new = Tensor::ones((1, 4, 3, 8), DType::F32, &Device::Cpu)?; // 4 heads, 3 tokens
+/// let (keys, _) = cache.append(1, &new, &new)?;
+/// assert_eq!((keys.dims(), cache.len(0), cache.len(1)), (&[1, 4, 3, 8][..], 0, 3));
+/// cache.clear(1); // the request has ended; another takes its place
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct KvCache {
+    requests: Vec<Option<GrownCache>>,
+}
+
+/// Memory for some more tokens than there are.
+#[derive(Debug)]
+struct GrownCache {
+    keys: Tensor,
+    values: Tensor,
+    len: usize,
+}
+
+impl KvCache {
+    /// An empty cache for so many requests.
+    pub fn new(requests: usize) -> Self {
+        Self { requests: (0..requests).map(|_| None).collect() }
+    }
+
+    /// The number of tokens of a request.
+    pub fn len(&self, request: usize) -> usize {
+        self.requests.get(request).and_then(Option::as_ref).map_or(0, |r| r.len)
+    }
+
+    /// Returns true if no request has tokens.
+    pub fn is_empty(&self) -> bool {
+        self.requests.iter().all(Option::is_none)
+    }
+
+    /// Forget the tokens of a request.
+    pub fn clear(&mut self, request: usize) {
+        if let Some(place) = self.requests.get_mut(request) {
+            *place = None;
+        }
+    }
+
+    /// Add the keys and values of new tokens of a request, 1 x heads x time x width; return all of them.
+    ///
+    /// # Errors
+    /// Candle's, when the shapes do not go together.
+    pub fn append(
+        &mut self,
+        request: usize,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> candle_core::Result<(Tensor, Tensor)> {
+        if request >= self.requests.len() {
+            self.requests.resize_with(request + 1, || None);
+        }
+        let added = k.dim(2)?;
+        let k = k.detach().contiguous()?;
+        let v = v.detach().contiguous()?;
+        let place = &mut self.requests[request];
+        let mut held = match place.take() {
+            Some(held) if held.len + added <= held.keys.dim(2)? => held,
+            other => {
+                // Room for as many again, so that growing costs little for each token.
+                let (len, room) = other.as_ref().map_or((0, added), |h| (h.len, 2 * (h.len + added)));
+                let grow = |old: Option<&Tensor>, like: &Tensor| {
+                    let (batch, heads, _, width) = like.dims4()?;
+                    let new = Tensor::zeros((batch, heads, room, width), like.dtype(), like.device())?;
+                    if let Some(old) = old {
+                        new.slice_set(&old.narrow(2, 0, len)?.contiguous()?, 2, 0)?;
+                    }
+                    candle_core::Result::Ok(new)
+                };
+                let keys = grow(other.as_ref().map(|h| &h.keys), &k)?;
+                GrownCache { keys, values: grow(other.as_ref().map(|h| &h.values), &v)?, len }
+            }
+        };
+        held.keys.slice_set(&k, 2, held.len)?;
+        held.values.slice_set(&v, 2, held.len)?;
+        held.len += added;
+        let all = (held.keys.narrow(2, 0, held.len)?, held.values.narrow(2, 0, held.len)?);
+        *place = Some(held);
+        Ok(all)
+    }
+}
+
+/// Mask by which each of `time` new tokens sees itself, those before it, and `before` earlier ones: time x (before + time), 0 or minus
+/// infinity.
+///
+/// ```
+/// let mask = comity_candle::causal_mask(2, 1, &candle_core::Device::Cpu)?;
+/// assert_eq!(mask.to_vec2::<f32>()?, [[0.0, 0.0, f32::NEG_INFINITY], [0.0, 0.0, 0.0]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Candle's.
+pub fn causal_mask(time: usize, before: usize, device: &Device) -> candle_core::Result<Tensor> {
+    let all = before + time;
+    let values: Vec<f32> =
+        (0..time * all).map(|i| if i % all > before + i / all { f32::NEG_INFINITY } else { 0.0 }).collect();
+    Tensor::from_vec(values, (time, all), device)
 }

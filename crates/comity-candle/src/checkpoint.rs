@@ -72,7 +72,7 @@ pub fn load_checkpoint(group: &Group, path: impl AsRef<Path>, parameters: &[Para
     let path = path.as_ref();
     let mut weights = Weights::open(group, [path], DType::F32, &Device::Cpu)?;
     for p in parameters {
-        let fail = |cause| Error::from(ShardingError::new("", group.size(), cause).at(&p.name, "parameter"));
+        let fail = |cause| Error::from(ShardingError::new(&p.name, "parameter", group.size(), cause));
         let variable = p.variable().ok_or_else(|| {
             fail(ShardingCause::DType {
                 expected: "a variable".into(),
@@ -96,7 +96,6 @@ pub fn load_checkpoint(group: &Group, path: impl AsRef<Path>, parameters: &[Para
     Ok(())
 }
 
-/// Places of all parameters in the file.
 struct FilePlan {
     header: Vec<u8>,
     /// Position at which each parameter's bytes begin, in the order given.
@@ -128,8 +127,7 @@ impl FilePlan {
         }
         let mut names = HashSet::new();
         if let Some((name, _)) = infos.iter().find(|(name, _)| !names.insert(name)) {
-            let e = ShardingError::new("parameters", group.size(), ShardingCause::Twice);
-            return Err(e.at(name, "parameters").into());
+            return Err(ShardingError::new(name, "parameters", group.size(), ShardingCause::Twice).into());
         }
         let metadata = Metadata::new(None, infos).map_err(candle_core::Error::wrap)?;
         let mut text = serde_json::to_vec(&metadata).map_err(candle_core::Error::wrap)?;
@@ -287,5 +285,5 @@ fn all_well<T>(group: &Group, mine: &Result<T>) -> Result<()> {
         return Ok(());
     }
     let cause = ShardingCause::Unwritable { ranks };
-    Err(ShardingError::new("checkpoint", group.size(), cause).into())
+    Err(ShardingError::new("", "checkpoint", group.size(), cause).into())
 }

@@ -1,14 +1,12 @@
-//! Calls of the group on candle's storages, without gradients.
+//! Calls of the group on candle's storages, with the way of their gradients.
 
 use crate::Result;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, WithDType};
-use comity::{Element, Group, ReduceOp};
-#[cfg(any(feature = "cuda", feature = "metal"))]
-use comity::{View, ViewMut};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, WithDType};
+use comity::{Element, Group, ReduceOp, View, ViewMut};
 use std::{
     cell::Cell,
     time::{Duration, Instant},
@@ -113,7 +111,6 @@ pub(crate) enum CallKind {
 
 impl CallKind {
     /// Returns true if the result begins as a copy of the input.
-    #[cfg(any(feature = "cuda", feature = "metal"))]
     pub(crate) fn begins_as_copy(&self) -> bool {
         matches!(self, Self::None | Self::Broadcast(_))
     }
@@ -134,16 +131,39 @@ impl CallKind {
     }
 }
 
-/// A call in a group.
+/// Way of a gradient.
+#[derive(Clone, Debug)]
+pub(crate) enum Back {
+    /// Nowhere: nobody asks for it.
+    Nowhere,
+    /// Unchanged.
+    Same,
+    /// The sum of all ranks' gradients.
+    Sum,
+    /// To the ranks that have the extreme.
+    Extreme,
+    /// Rows of it: the first, and how many.
+    Rows(usize, usize),
+    /// Another call.
+    Call(CallKind),
+    /// To this rank alone.
+    Root(usize),
+    /// From the rank that received the tensor, which has this shape.
+    Receive { from: usize, tag: u32, shape: Shape },
+    /// To the rank that sent the tensor.
+    Send { to: usize, tag: u32 },
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct TensorCall {
     pub(crate) group: Group,
     pub(crate) kind: CallKind,
+    pub(crate) back: Back,
 }
 
 impl TensorCall {
     pub(crate) fn new(group: &Group, kind: CallKind) -> Self {
-        Self { group: group.clone(), kind }
+        Self { group: group.clone(), kind, back: Back::Nowhere }
     }
 
     /// The result for `x`, without a gradient.
@@ -174,16 +194,17 @@ impl TensorCall {
             candle_core::bail!("{} needs a contiguous tensor", self.kind.name());
         };
         let dims = layout.dims();
+        let shape = self.shape(layout.shape());
+        let result = shape.elem_count();
         macro_rules! by_type {
             ($($variant:ident),*) => {
                 match storage {
-                    $(CpuStorage::$variant(x) => CpuStorage::$variant(self.timed(|| self.call(&x[start..end], dims))?),)*
+                    $(CpuStorage::$variant(x) => CpuStorage::$variant(self.timed(|| self.on_host(&x[start..end], dims, result))?),)*
                     other => candle_core::bail!("{} cannot send elements of {:?}", self.kind.name(), candle_core::backend::BackendStorage::dtype(other)),
                 }
             };
         }
-        let out = by_type!(U8, U32, I16, I32, I64, BF16, F16, F32, F64);
-        Ok((out, self.shape(layout.shape())))
+        Ok((by_type!(U8, U32, I16, I32, I64, BF16, F16, F32, F64), shape))
     }
 
     /// The result of `f`, whose time counts as time in calls where anything travels.
@@ -209,8 +230,7 @@ impl TensorCall {
         }
     }
 
-    /// The call on elements of this type that lie somewhere else than in a slice. Where it has a [`begins_as_copy`](CallKind::begins_as_copy), `dst` holds one.
-    #[cfg(any(feature = "cuda", feature = "metal"))]
+    /// The call on elements, wherever they lie. Where it has a [`begins_as_copy`](CallKind::begins_as_copy), `dst` holds one.
     pub(crate) fn transfer(&self, src: View<'_>, dst: ViewMut<'_>, dims: &[usize]) -> Result<()> {
         let group = &self.group;
         let width: usize = dims.iter().skip(1).product();
@@ -230,50 +250,11 @@ impl TensorCall {
         Ok(())
     }
 
-    fn call<T: WithDType + Element>(&self, x: &[T], dims: &[usize]) -> Result<Vec<T>> {
-        let group = &self.group;
-        let width: usize = dims.iter().skip(1).product();
-        let elements = |sizes: &[usize]| sizes.iter().map(|rows| rows * width).collect::<Vec<_>>();
-        let empty = |count: usize| vec![T::zero(); count];
-        Ok(match &self.kind {
-            CallKind::None => x.to_vec(),
-            CallKind::Reduce(op) => {
-                let mut y = x.to_vec();
-                group.all_reduce(&mut y, *op)?;
-                y
-            }
-            CallKind::Gather(sizes) => {
-                let counts = elements(sizes);
-                let mut y = empty(counts.iter().sum());
-                group.all_gather_v(x, &mut y, &counts)?;
-                y
-            }
-            CallKind::Scatter(sizes) => {
-                let counts = elements(sizes);
-                let mut y = empty(counts.get(group.rank()).copied().unwrap_or_default());
-                group.reduce_scatter_v(x, &mut y, &counts, ReduceOp::Sum)?;
-                y
-            }
-            CallKind::AllToAll => {
-                let mut y = empty(x.len());
-                group.all_to_all(x, &mut y)?;
-                y
-            }
-            CallKind::Broadcast(root) => {
-                let mut y = x.to_vec();
-                group.broadcast(&mut y, *root)?;
-                y
-            }
-            CallKind::Send { to, tag } => {
-                group.send(x, *to, *tag)?;
-                empty(1)
-            }
-            CallKind::Receive { from, tag, shape } => {
-                let mut y = empty(shape.elem_count());
-                group.recv(&mut y, *from, *tag)?;
-                y
-            }
-        })
+    /// The result for elements in host memory, of which there are so many.
+    fn on_host<T: WithDType + Element>(&self, x: &[T], dims: &[usize], result: usize) -> Result<Vec<T>> {
+        let mut y = if self.kind.begins_as_copy() { x.to_vec() } else { vec![T::zero(); result] };
+        self.transfer(x.into(), (&mut y).into(), dims)?;
+        Ok(y)
     }
 }
 
@@ -298,5 +279,33 @@ impl CustomOp1 for TensorCall {
         layout: &Layout,
     ) -> candle_core::Result<(MetalStorage, Shape)> {
         crate::metal::run(self, storage, layout)
+    }
+
+    fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let group = &self.group;
+        let over = |kind: CallKind| Self::new(group, kind).apply(gradient);
+        Ok(Some(match &self.back {
+            Back::Nowhere => return Ok(None),
+            Back::Same => gradient.clone(),
+            Back::Sum => over(CallKind::Reduce(ReduceOp::Sum))?,
+            Back::Extreme => {
+                let mine = x.eq(y)?.to_dtype(DType::F32)?;
+                let owners = Self::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
+                gradient.mul(&(mine / owners)?.to_dtype(gradient.dtype())?)?
+            }
+            Back::Rows(start, rows) => gradient.narrow(0, *start, *rows)?,
+            Back::Call(kind) => over(kind.clone())?,
+            Back::Root(root) if *root == group.rank() => gradient.clone(),
+            Back::Root(_) => x.zeros_like()?,
+            Back::Receive { from, tag, shape } => {
+                let kind = CallKind::Receive { from: *from, tag: *tag, shape: shape.clone() };
+                Self::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
+            }
+            Back::Send { to, tag } => {
+                over(CallKind::Send { to: *to, tag: *tag })?;
+                // The variable behind a received tensor is there only so that its gradient is computed.
+                return Ok(None);
+            }
+        }))
     }
 }

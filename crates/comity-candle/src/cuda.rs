@@ -76,7 +76,6 @@ pub(crate) fn sum_in_place(group: &Group, storage: &mut CudaStorage) -> Result<(
     Ok(())
 }
 
-/// A call on a device.
 struct Run<'a> {
     call: &'a TensorCall,
     device: &'a CudaDevice,

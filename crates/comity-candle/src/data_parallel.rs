@@ -11,7 +11,7 @@
 use crate::{
     Error, Result, average_gradients, broadcast_variables,
     collective::{in_calls, takes_on_device},
-    gradients::Bundle,
+    gradients::{averages, check_types},
     parameter::agree,
     whole_parameters,
 };
@@ -79,11 +79,7 @@ impl DataParallel {
             parameters.filter_map(|p| Some((p.name.clone(), p.variable()?))).collect();
         let describe = |(name, v): &(String, Var)| format!("{name} {:?} {:?}\n", v.shape(), v.dtype());
         agree(group, "data parallel training", all.iter().map(describe).collect::<String>().as_bytes())?;
-        for (index, (_, v)) in all.iter().enumerate() {
-            if !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
-                return Err(Error::DType { index, dtype: v.dtype().as_str() });
-            }
-        }
+        check_types(all.iter().map(|(_, v)| v))?;
         broadcast_variables(group, all.iter().map(|(_, v)| v), 0)?;
         Ok(Self { group: group.clone(), variables: Arc::new(all), order: None, overlaps: true })
     }
@@ -183,15 +179,14 @@ impl DataParallel {
         step.start_full(&mut state)?;
         // Behind all buckets, in the order of the group's calls: where one of theirs has failed, its error is the cause.
         let agreed = in_calls(|| self.group.with_wire(None).all_reduce(&mut present, ReduceOp::Or));
-        let mut averages = Vec::new();
+        let mut ended = Vec::new();
         for (bucket, request) in std::mem::take(&mut state.pending) {
             // WAIT: a request, whose call has a deadline
-            averages.push((bucket, in_calls(|| request.wait())?));
+            ended.push((bucket, in_calls(|| request.wait())?));
         }
         agreed?;
-        for (bucket, bundle) in averages {
-            let variables = bucket.iter().map(|&i| &self.variables[i].1);
-            for (&i, average) in bucket.iter().zip(bundle.split(variables)?) {
+        for (bucket, averages) in ended {
+            for (i, average) in bucket.into_iter().zip(averages) {
                 let v = &self.variables[i].1;
                 match present[i] {
                     true => gradients.insert(v, average),
@@ -258,14 +253,16 @@ struct Step {
     state: Mutex<BackwardPass>,
 }
 
-/// Progress of a backward pass.
+/// A bucket's averages on their way.
+type Averages = Request<Vec<Tensor>, Error>;
+
 struct BackwardPass {
     /// Final gradients that have not been sent.
     ready: Vec<Option<Tensor>>,
     /// Variables in the order in which their gradients became final.
     finals: Vec<usize>,
     started: usize,
-    pending: Vec<(Vec<usize>, Request<Bundle, Error>)>,
+    pending: Vec<(Vec<usize>, Averages)>,
     overlaps: bool,
 }
 
@@ -306,11 +303,7 @@ impl Step {
                 return Ok(());
             }
             let gradients: Vec<Tensor> = bucket.iter().filter_map(|&i| state.ready[i].clone()).collect();
-            let request = self.group.spawn_as(move |g| {
-                let mut bundle = Bundle::of(&gradients)?;
-                bundle.average(g)?;
-                Ok(bundle)
-            });
+            let request = self.group.spawn_as(move |g| averages(g, &gradients));
             state.pending.push((bucket.clone(), request));
             state.started += 1;
         }

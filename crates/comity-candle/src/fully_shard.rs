@@ -10,16 +10,15 @@
 //! Candle's graph keeps all that an operation has read, so a layer is one operation here: its inner results and its whole weights are
 //! dropped after the forward pass, and computed again in the backward pass.
 
-mod recomputed;
-
 use crate::{
     Error, Parameter, Partition, Result, ShardingCause, ShardingError, Weights,
     collective::{CallKind, TensorCall, in_calls},
 };
-use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_core::{
+    CpuStorage, CustomOp2, DType, Device, Layout, Shape, Tensor, Var, backend::BackendStorage,
+};
 use candle_nn::VarBuilder;
 use comity::{Group, Request};
-use recomputed::Recomputed;
 use std::{
     collections::HashMap,
     fmt,
@@ -181,7 +180,7 @@ impl FullySharded {
         if let Some((name, x)) = parameters.iter().find(|(_, x)| !is_float || x.dtype() != dtype) {
             let expected = if is_float { dtype.as_str() } else { "f16, bf16, f32 or f64" };
             let cause = ShardingCause::DType { expected: expected.into(), got: x.dtype().as_str().into() };
-            return Err(ShardingError::new("parameter", group.size(), cause).at(name, "parameter").into());
+            return Err(ShardingError::new(name, "parameter", group.size(), cause).into());
         }
         let mut mine = Vec::new();
         let mut pieces = Vec::new();
@@ -411,5 +410,64 @@ impl Inner {
         let sum =
             TensorCall::new(&self.group, CallKind::Scatter(self.counts())).apply(&Tensor::cat(&rows, 0)?)?;
         Ok((sum.to_dtype(self.flat.dtype())? / ranks as f64)?)
+    }
+}
+
+/// A layer as one operation, of its input and of this rank's part of its weights.
+struct Recomputed {
+    inner: Arc<Inner>,
+    compute: Compute,
+    /// The output, until the graph has it.
+    output: Mutex<Option<Tensor>>,
+}
+
+impl CustomOp2 for Recomputed {
+    fn name(&self) -> &'static str {
+        "fully_sharded"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(y) = output else { candle_core::bail!("a fully sharded layer is computed once") };
+        let (storage, layout) = y.storage_and_layout();
+        match &*storage {
+            candle_core::Storage::Cpu(storage) => Ok((storage.try_clone(layout)?, layout.shape().clone())),
+            _ => candle_core::bail!("fully sharded layers compute on the CPU"),
+        }
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let inner = &self.inner;
+        let flat = inner.whole(Pass::Backward)?;
+        let mut variables = HashMap::new();
+        for (name, w) in inner.tensors(&flat)? {
+            variables.insert(name, Var::from_tensor(&w)?);
+        }
+        drop(flat);
+        let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_tensor().clone())).collect();
+        // A type without gradients is the input of a first layer.
+        let input =
+            if x.dtype().is_float() { Var::from_tensor(&x.detach())?.into_inner() } else { x.detach() };
+        let y = (self.compute)(inner.builder(tensors), &input)?;
+        let mut gradients = (y * gradient)?.sum_all()?.backward()?;
+        let own = variables
+            .iter()
+            .filter_map(|(name, v)| Some((name.clone(), gradients.remove(v)?.detach())))
+            .collect();
+        let of_input = if input.is_variable() { gradients.remove(&input).map(|g| g.detach()) } else { None };
+        drop(gradients);
+        Ok((of_input, Some(inner.scatter(&own)?)))
     }
 }

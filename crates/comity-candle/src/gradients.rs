@@ -1,4 +1,4 @@
-//! Averaging gradients: few large calls instead of one per variable.
+//! Averaging gradients: few large calls instead of one per variable; and clipping by the norm of all of them.
 //!
 //! ```text
 //! bf16  [ w0 | b0 | w2 ]          one bucket per type, closed when it is full:
@@ -6,12 +6,11 @@
 //! ```
 
 use crate::{
-    Error, Result,
-    collective::{CallKind, TensorCall, in_calls, takes_on_device},
+    Error, Parameter, Result, ShardingCause, ShardingError,
+    collective::{CallKind, TensorCall, in_calls},
 };
-use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
-use comity::{Group, ReduceOp, ViewMut};
-use half::{bf16, f16};
+use candle_core::{DType, Tensor, Var, backprop::GradStore};
+use comity::{Group, ReduceOp};
 use std::mem;
 
 /// A bucket is reduced when the next gradient would take it past this: large enough for full bandwidth, small enough
@@ -63,11 +62,7 @@ fn average_in_buckets(
     gradients: &mut GradStore,
     limit: usize,
 ) -> Result<()> {
-    for (index, v) in variables.iter().enumerate() {
-        if !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
-            return Err(Error::DType { index, dtype: v.dtype().as_str() });
-        }
-    }
+    check_types(variables.iter().copied())?;
     // Ranks must agree on what goes into the buckets before they fill them.
     let mut present: Vec<bool> = variables.iter().map(|v| gradients.get(v).is_some()).collect();
     in_calls(|| group.with_wire(None).all_reduce(&mut present, ReduceOp::Or))?;
@@ -89,6 +84,15 @@ fn average_in_buckets(
     buckets.iter_mut().try_for_each(|bucket| average(group, bucket, gradients))
 }
 
+/// Checks that the gradients of these can be averaged.
+pub(crate) fn check_types<'a>(variables: impl Iterator<Item = &'a Var>) -> Result<()> {
+    let is_wrong = |v: &Var| !matches!(v.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    match variables.enumerate().find(|(_, v)| is_wrong(v)) {
+        Some((index, v)) => Err(Error::DType { index, dtype: v.dtype().as_str() }),
+        None => Ok(()),
+    }
+}
+
 /// Average the gradients of a bucket, put them back into the store, and leave it empty.
 fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> Result<()> {
     let bucket = mem::take(bucket);
@@ -99,93 +103,87 @@ fn average(group: &Group, bucket: &mut Vec<&Var>, gradients: &mut GradStore) -> 
         .iter()
         .map(|v| gradients.get(v).map_or_else(|| v.zeros_like(), |g| Ok(g.clone())))
         .collect::<candle_core::Result<_>>()?;
-    if mine.first().is_some_and(|g| takes_on_device(group, g.device())) {
-        return average_on_device(group, &bucket, &mine, gradients);
-    }
-    let mut bundle = Bundle::of(&mine)?;
-    in_calls(|| bundle.average(group))?;
-    let averages = bundle.split(bucket.iter().copied())?;
-    for (v, average) in bucket.into_iter().zip(averages) {
+    for (v, average) in bucket.into_iter().zip(averages(group, &mine)?) {
         gradients.insert(v, average);
     }
     Ok(())
 }
 
-/// The same without a copy to the host.
-fn average_on_device(
-    group: &Group,
-    bucket: &[&Var],
-    mine: &[Tensor],
-    gradients: &mut GradStore,
-) -> Result<()> {
+/// Averages of tensors of one type over the ranks, by one call.
+pub(crate) fn averages(group: &Group, mine: &[Tensor]) -> Result<Vec<Tensor>> {
     let flat = mine.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
-    let averages = TensorCall::new(group, CallKind::Reduce(ReduceOp::Avg)).apply(&Tensor::cat(&flat, 0)?)?;
+    let all = Tensor::cat(&flat, 0)?.detach();
+    if all.elem_count() == 0 {
+        return Ok(mine.iter().map(Tensor::detach).collect());
+    }
+    // No wire carries f64.
+    let plain = (all.dtype() == DType::F64).then(|| group.with_wire(None));
+    let call = TensorCall::new(plain.as_ref().unwrap_or(group), CallKind::Reduce(ReduceOp::Avg));
+    let all = call.apply(&all)?;
     let mut at = 0;
-    for v in bucket {
-        gradients.insert(v, averages.narrow(0, at, v.elem_count())?.reshape(v.shape())?);
-        at += v.elem_count();
-    }
-    Ok(())
+    let parts = mine.iter().map(|x| {
+        let part = all.narrow(0, at, x.elem_count())?.reshape(x.shape());
+        at += x.elem_count();
+        part
+    });
+    Ok(parts.collect::<candle_core::Result<_>>()?)
 }
 
-/// Gradients of one type, end to end.
-pub(crate) enum Bundle {
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-}
-
-macro_rules! each_type {
-    ($bundle:expr, $data:ident => $body:expr) => {
-        match $bundle {
-            Bundle::F16($data) => $body,
-            Bundle::BF16($data) => $body,
-            Bundle::F32($data) => $body,
-            Bundle::F64($data) => $body,
+/// Scale the gradients of these parameters so that their norm, over all ranks, is at most `max_norm`; return the norm before.
+///
+/// Each rank's part counts of a parameter that is divided among them; a parameter that every rank has whole counts once. The factor is
+/// `min(1, max_norm / (norm + 1e-6))`, the same on every rank.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use comity_candle::{Parameter, clip_grad_norm_sharded};
+///
+/// let group = comity::Group::single();
+/// let w = Var::new(&[3f32, 4.0], &Device::Cpu)?;
+/// let mut gradients = (w.sqr()? * 0.5)?.sum_all()?.backward()?;
+/// let parameters = [Parameter::whole("w", w.as_tensor().clone())];
+/// let norm = clip_grad_norm_sharded(&group, &parameters, &mut gradients, 1.0)?;
+/// assert_eq!(norm, 5.0);
+/// let clipped = gradients.get(&w).unwrap().to_vec1::<f32>()?;
+/// assert!((clipped[0] - 0.6).abs() < 1e-5 && (clipped[1] - 0.8).abs() < 1e-5);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Sharding`] when no rank has a gradient of any of them, as of the [`parameters`](crate::FullySharded::parameters) of a fully sharded
+/// layer, which are copies: give its [`parameter`](crate::FullySharded::parameter). [`Error::Group`] as [`Group::all_reduce`];
+/// [`Error::Tensor`] when candle cannot read a gradient.
+pub fn clip_grad_norm_sharded(
+    group: &Group,
+    parameters: &[Parameter],
+    gradients: &mut GradStore,
+    max_norm: f64,
+) -> Result<f64> {
+    let mut squares = 0f64;
+    let mut found = 0f64;
+    for p in parameters {
+        let counts = p.part.is_some() || group.rank() == 0;
+        if let (Some(g), true) = (gradients.get(&p.tensor), counts) {
+            squares += f64::from(g.to_dtype(DType::F32)?.sqr()?.sum_all()?.to_scalar::<f32>()?);
+            found += 1.0;
         }
-    };
-}
-
-impl Bundle {
-    /// Gradients that have the type of the first.
-    pub(crate) fn of(gradients: &[Tensor]) -> Result<Self> {
-        let mut bundle = match gradients.first().map(Tensor::dtype) {
-            Some(DType::F16) => Self::F16(Vec::new()),
-            Some(DType::BF16) => Self::BF16(Vec::new()),
-            Some(DType::F64) => Self::F64(Vec::new()),
-            _ => Self::F32(Vec::new()),
-        };
-        for g in gradients {
-            each_type!(&mut bundle, data => data.append(&mut g.flatten_all()?.to_vec1()?));
+    }
+    let mut all = [squares, found];
+    in_calls(|| group.all_reduce(&mut all, ReduceOp::Sum)).map_err(Error::Group)?;
+    if all[1] == 0.0 && !parameters.is_empty() {
+        let name = &parameters[0].name;
+        let cause = ShardingCause::NoGradient;
+        return Err(ShardingError::new(name, "gradients", group.size(), cause).into());
+    }
+    let norm = all[0].sqrt();
+    let factor = max_norm / (norm + 1e-6);
+    if factor < 1.0 {
+        for p in parameters {
+            if let Some(g) = gradients.get(&p.tensor) {
+                let clipped = (g * factor)?.detach();
+                gradients.insert(&p.tensor, clipped);
+            }
         }
-        Ok(bundle)
     }
-
-    pub(crate) fn average(&mut self, group: &Group) -> Result<()> {
-        // No wire carries f64.
-        let plain = matches!(self, Self::F64(_)).then(|| group.with_wire(None));
-        let group = plain.as_ref().unwrap_or(group);
-        each_type!(self, data => match data.is_empty() {
-            true => Ok(()),
-            false => Ok(group.all_reduce(data, ReduceOp::Avg)?),
-        })
-    }
-
-    /// The values, to be written.
-    pub(crate) fn view(&mut self) -> ViewMut<'_> {
-        each_type!(self, data => data.into())
-    }
-
-    /// Tensors of the variables' shapes, on their devices.
-    pub(crate) fn split<'a>(&self, variables: impl Iterator<Item = &'a Var>) -> Result<Vec<Tensor>> {
-        let mut at = 0;
-        let tensors = variables.map(|v| {
-            let range = at..at + v.elem_count();
-            at = range.end;
-            let x = each_type!(self, data => Tensor::from_slice(&data[range], v.shape(), &Device::Cpu)?);
-            x.to_device(v.device())
-        });
-        Ok(tensors.collect::<candle_core::Result<_>>()?)
-    }
+    Ok(norm)
 }

@@ -89,15 +89,12 @@
 //! the CPU, and so does the overlap of [`DataParallel`].
 
 mod attention;
-mod cache;
 mod checkpoint;
-mod clip;
 mod collective;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod data_parallel;
 mod diloco;
-mod elastic;
 mod embedding;
 mod error;
 mod fully_shard;
@@ -112,22 +109,18 @@ mod parameter;
 mod pipeline;
 mod product;
 mod quantized;
-mod sampler;
-mod sampling;
+mod random;
 mod sharding;
 
-pub use attention::{AttentionLayers, Heads, ShardedAttention};
-pub use cache::{KvCache, causal_mask};
+pub use attention::{AttentionLayers, Heads, KvCache, ShardedAttention, causal_mask};
 pub use checkpoint::{load_checkpoint, save_checkpoint};
-pub use clip::clip_grad_norm_sharded;
 pub use collective::{device, time_in_calls};
 pub use data_parallel::DataParallel;
 pub use diloco::{DiLoCo, OuterSteps};
-pub use elastic::sync_variables;
 pub use embedding::{ShardedEmbedding, sharded_cross_entropy};
 pub use error::{Error, Result};
 pub use fully_shard::{FullySharded, fully_shard, fully_shard_as};
-pub use gradients::average_gradients;
+pub use gradients::{average_gradients, clip_grad_norm_sharded};
 pub use linear::{AllToShardedLinear, ShardedLinear, ShardedToAllLinear, shard_linear};
 pub use load::Weights;
 pub use mesh::DeviceMesh;
@@ -136,12 +129,11 @@ pub use ops::{
     reduce_scatter_v, send, sum_gradients,
 };
 pub use parameter::{
-    Parameter, ShardingType, broadcast_variables, shard_in_place, variables, whole_parameters,
+    Parameter, ShardingType, broadcast_variables, shard_in_place, sync_variables, variables, whole_parameters,
 };
 pub use pipeline::{Passes, Pipeline, divide_layers};
 pub use quantized::{QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, shard_quantized};
-pub use sampler::{Sampler, Share};
-pub use sampling::Sampling;
+pub use random::{Sampler, Sampling, Share};
 pub use sharding::{Partition, Segments, Sharding, ShardingCause, ShardingError};
 
 /// The example of the book is run as a doctest.

@@ -10,19 +10,57 @@
 //! A layer of the first kind, work on single elements or heads, and a layer of the second kind need one sum over the ranks
 //! together, and another one backwards.
 
-mod part;
-
 use crate::{
     Parameter, Partition, QuantizedAllToShardedLinear, QuantizedShardedToAllLinear, Result, Sharding,
+    ShardingCause, ShardingError,
     ShardingType::{self, AllToSharded, ShardedToAll},
-    ops,
+    ops, product,
+    quantized::QuantizedPart,
 };
-use candle_core::{Module, Tensor, quantized::GgmlDType};
-use candle_nn::{Linear, VarBuilder};
+use candle_core::{
+    D, Module, Tensor, Var,
+    quantized::{GgmlDType, QTensor},
+};
+use candle_nn::{Init, Linear, VarBuilder};
 use comity::Group;
-use part::{LinearPart, name_of};
 
-pub(crate) use part::{check_width, expect};
+/// The parts of a layer as they are made and told, and the layer as candle's module.
+macro_rules! layer {
+    ($layer:ident: $part:ident of $weight:ty, $direction:ident $divided:ident, $parameters:literal) => {
+        impl $layer {
+            /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
+            ///
+            /// # Errors
+            #[doc = concat!("[`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `", stringify!($divided), "` says.")]
+            pub fn from_parts(
+                group: &Group,
+                name: &str,
+                weight: $weight,
+                bias: Option<Tensor>,
+                $divided: Partition,
+            ) -> Result<Self> {
+                Ok(Self { part: $part::new(group, $direction, name, weight, bias, $divided)? })
+            }
+
+            #[doc = concat!("Division of the ", stringify!($divided), ".")]
+            pub fn $divided(&self) -> &Partition {
+                &self.part.partition
+            }
+
+            #[doc = concat!($parameters, ", under the names that they have in a model.")]
+            pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+                self.part.parameters(prefix)
+            }
+        }
+
+        impl Module for $layer {
+            fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+                self.part.forward_part(&$direction.input(&self.part.group, x)?)
+            }
+        }
+    };
+}
+pub(crate) use layer;
 
 /// A linear layer that takes the whole input on every rank and gives each rank its part of the outputs.
 ///
@@ -64,20 +102,8 @@ impl AllToShardedLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, AllToSharded);
-        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, &name)?;
-        Self::fresh(group, inputs, outputs, bias, &vb)
-    }
-
-    /// A new layer whose outputs are divided so.
-    pub(crate) fn fresh(
-        group: &Group,
-        inputs: usize,
-        outputs: Partition,
-        bias: bool,
-        vb: &VarBuilder,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::fresh(group, AllToSharded, inputs, outputs, bias, vb)? })
+        let outputs = divide(group, AllToSharded, (outputs, inputs), sharding, &name_of(&vb, AllToSharded))?;
+        Ok(Self { part: LinearPart::fresh(group, AllToSharded, inputs, outputs, bias, &vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -85,28 +111,7 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the outputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let (outputs, _) = linear.weight().dims2()?;
-        let outputs = LinearPart::divide(group, AllToSharded, outputs, sharding, "AllToShardedLinear")?;
-        Self::part_of(group, linear, outputs)
-    }
-
-    /// This rank's part of a layer whose outputs are divided so.
-    pub(crate) fn part_of(group: &Group, linear: &Linear, outputs: Partition) -> Result<Self> {
-        Ok(Self { part: LinearPart::of_whole(group, AllToSharded, linear, outputs)? })
-    }
-
-    /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: Tensor,
-        bias: Option<Tensor>,
-        outputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::from_tensors(group, AllToSharded, name, weight, bias, outputs)? })
+        Ok(Self { part: LinearPart::shared(group, AllToSharded, linear, sharding)? })
     }
 
     /// Outputs of this layer and of another one for the same input, such as those of a gated product. The input's gradient is then summed over the
@@ -115,10 +120,8 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `x` has another width or type than the weights. The group's come from `backward`.
     pub fn forward_both(&self, other: &Self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.part.check_input(x)?;
-        other.part.check_input(x)?;
         let x = ops::sum_gradients(&self.part.group, x)?;
-        Ok((self.part.multiply(&x)?, other.part.multiply(&x)?))
+        Ok((self.part.forward_part(&x)?, other.part.forward_part(&x)?))
     }
 
     /// The same layer, still divided, with a quantized weight.
@@ -126,33 +129,16 @@ impl AllToShardedLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when the inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedAllToShardedLinear> {
-        let LinearPart { group, partition, name, .. } = &self.part;
-        let (weight, bias) = self.part.quantized(dtype)?;
-        QuantizedAllToShardedLinear::from_parts(group, name, weight, bias, partition.clone())
-    }
-
-    /// Division of the outputs, and of the inputs of the layer that follows.
-    pub fn outputs(&self) -> &Partition {
-        &self.part.partition
+        Ok(QuantizedAllToShardedLinear { part: self.part.quantized(dtype)? })
     }
 
     /// This rank's part of the layer.
     pub fn local(&self) -> &Linear {
         &self.part.local
     }
-
-    /// The weight and the bias, under the names that they have in a model.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for AllToShardedLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.check_input(x)?;
-        self.part.multiply(&ops::sum_gradients(&self.part.group, x)?)
-    }
-}
+layer!(AllToShardedLinear: LinearPart of Tensor, AllToSharded outputs, "The weight and the bias");
 
 /// A linear layer that takes each rank's part of the input and gives every rank the whole output.
 ///
@@ -177,20 +163,8 @@ impl ShardedToAllLinear {
         sharding: &Sharding,
         vb: VarBuilder,
     ) -> Result<Self> {
-        let name = name_of(&vb, ShardedToAll);
-        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, &name)?;
-        Self::fresh(group, inputs, outputs, bias, &vb)
-    }
-
-    /// A new layer whose inputs are divided so.
-    pub(crate) fn fresh(
-        group: &Group,
-        inputs: Partition,
-        outputs: usize,
-        bias: bool,
-        vb: &VarBuilder,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::fresh(group, ShardedToAll, outputs, inputs, bias, vb)? })
+        let inputs = divide(group, ShardedToAll, (outputs, inputs), sharding, &name_of(&vb, ShardedToAll))?;
+        Ok(Self { part: LinearPart::fresh(group, ShardedToAll, outputs, inputs, bias, &vb)? })
     }
 
     /// This rank's part of a layer that every rank has whole. Where its parameters are variables, those of the part are too.
@@ -198,28 +172,7 @@ impl ShardedToAllLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when `sharding` does not fit the inputs.
     pub fn from_linear(group: &Group, linear: &Linear, sharding: &Sharding) -> Result<Self> {
-        let (_, inputs) = linear.weight().dims2()?;
-        let inputs = LinearPart::divide(group, ShardedToAll, inputs, sharding, "ShardedToAllLinear")?;
-        Self::part_of(group, linear, inputs)
-    }
-
-    /// This rank's part of a layer whose inputs are divided so.
-    pub(crate) fn part_of(group: &Group, linear: &Linear, inputs: Partition) -> Result<Self> {
-        Ok(Self { part: LinearPart::of_whole(group, ShardedToAll, linear, inputs)? })
-    }
-
-    /// A layer of parts that this rank has, such as those that a file was read for; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: Tensor,
-        bias: Option<Tensor>,
-        inputs: Partition,
-    ) -> Result<Self> {
-        Ok(Self { part: LinearPart::from_tensors(group, ShardedToAll, name, weight, bias, inputs)? })
+        Ok(Self { part: LinearPart::shared(group, ShardedToAll, linear, sharding)? })
     }
 
     /// The same layer, still divided, with a quantized weight.
@@ -227,33 +180,16 @@ impl ShardedToAllLinear {
     /// # Errors
     /// [`Error::Sharding`](crate::Error::Sharding) when a rank's inputs are not whole blocks of `dtype`.
     pub fn quantize(&self, dtype: GgmlDType) -> Result<QuantizedShardedToAllLinear> {
-        let LinearPart { group, partition, name, .. } = &self.part;
-        let (weight, bias) = self.part.quantized(dtype)?;
-        QuantizedShardedToAllLinear::from_parts(group, name, weight, bias, partition.clone())
-    }
-
-    /// Division of the inputs.
-    pub fn inputs(&self) -> &Partition {
-        &self.part.partition
+        Ok(QuantizedShardedToAllLinear { part: self.part.quantized(dtype)? })
     }
 
     /// This rank's part of the layer, with the whole bias.
     pub fn local(&self) -> &Linear {
         &self.part.local
     }
-
-    /// The weight and the bias, under the names that they have in a model.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.part.parameters(prefix)
-    }
 }
 
-impl Module for ShardedToAllLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.part.check_input(x)?;
-        self.part.multiply(x)
-    }
-}
+layer!(ShardedToAllLinear: LinearPart of Tensor, ShardedToAll inputs, "The weight and the bias");
 
 /// Any of the layers that are divided among the ranks, for models that take what a file has.
 ///
@@ -292,18 +228,41 @@ impl ShardedLinear {
             Self::QuantizedShardedToAll(layer) => layer.parameters(prefix),
         }
     }
-}
 
-impl ShardedLinear {
     /// The output for an input whose gradient is summed over the ranks elsewhere.
     pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
-            Self::AllToSharded(layer) => {
-                layer.part.check_input(x)?;
-                layer.part.multiply(x)
-            }
-            Self::QuantizedAllToSharded(layer) => layer.forward_part(x),
+            Self::AllToSharded(layer) => layer.part.forward_part(x),
+            Self::QuantizedAllToSharded(layer) => layer.part.forward_part(x),
             other => other.forward(x),
+        }
+    }
+}
+
+impl ShardingType {
+    /// The input of a layer, whose gradient is summed over the ranks where each has the whole.
+    pub(crate) fn input(self, group: &Group, x: &Tensor) -> Result<Tensor> {
+        match self {
+            AllToSharded => ops::sum_gradients(group, x),
+            ShardedToAll => Ok(x.clone()),
+        }
+    }
+}
+
+impl From<LinearPart> for ShardedLinear {
+    fn from(part: LinearPart) -> Self {
+        match part.direction {
+            AllToSharded => Self::AllToSharded(AllToShardedLinear { part }),
+            ShardedToAll => Self::ShardedToAll(ShardedToAllLinear { part }),
+        }
+    }
+}
+
+impl From<QuantizedPart> for ShardedLinear {
+    fn from(part: QuantizedPart) -> Self {
+        match part.direction {
+            AllToSharded => Self::QuantizedAllToSharded(QuantizedAllToShardedLinear { part }),
+            ShardedToAll => Self::QuantizedShardedToAll(QuantizedShardedToAllLinear { part }),
         }
     }
 }
@@ -329,12 +288,213 @@ pub fn shard_linear(
     direction: ShardingType,
     sharding: &Sharding,
 ) -> Result<ShardedLinear> {
-    Ok(match direction {
-        AllToSharded => {
-            ShardedLinear::AllToSharded(AllToShardedLinear::from_linear(group, linear, sharding)?)
+    Ok(LinearPart::shared(group, direction, linear, sharding)?.into())
+}
+
+/// Weight and bias of one rank, and how the whole is divided: the outputs or the inputs, by the direction.
+#[derive(Clone, Debug)]
+pub(crate) struct LinearPart {
+    group: Group,
+    direction: ShardingType,
+    local: Linear,
+    partition: Partition,
+    name: String,
+}
+
+impl LinearPart {
+    /// Variables of a new layer, which begin as those of `candle_nn::linear` do; `other` is the length of the axis that stays whole.
+    pub(crate) fn fresh(
+        group: &Group,
+        direction: ShardingType,
+        other: usize,
+        partition: Partition,
+        bias: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let mine = partition.sizes()[group.rank()];
+        // Candle's initial weights go by the inputs of the whole layer, not of the part.
+        let (inputs, shape) = match direction {
+            AllToSharded => (other, (mine, other)),
+            ShardedToAll => (partition.size(), (other, mine)),
+        };
+        let deviation = (2.0 / inputs as f64).sqrt();
+        let weight = vb.get_with_hints(shape, "weight", Init::Randn { mean: 0.0, stdev: deviation })?;
+        let bound = 1.0 / (inputs as f64).sqrt();
+        let uniform = Init::Uniform { lo: -bound, up: bound };
+        let bias = bias.then(|| vb.get_with_hints(shape.0, "bias", uniform)).transpose()?;
+        let name = name_of(vb, direction);
+        Ok(Self { group: group.clone(), direction, local: Linear::new(weight, bias), partition, name })
+    }
+
+    /// This rank's part of a whole layer, by a rule.
+    fn shared(group: &Group, direction: ShardingType, linear: &Linear, sharding: &Sharding) -> Result<Self> {
+        let partition = divide(group, direction, linear.weight().dims2()?, sharding, layer_name(direction))?;
+        Self::of_whole(group, direction, linear, partition)
+    }
+
+    /// This rank's part of a whole layer.
+    pub(crate) fn of_whole(
+        group: &Group,
+        direction: ShardingType,
+        linear: &Linear,
+        partition: Partition,
+    ) -> Result<Self> {
+        let name = layer_name(direction);
+        let take = |parameter: &str, x: &Tensor| -> Result<Tensor> {
+            let axis = direction.axis(parameter, x);
+            let mut dims = x.dims().to_vec();
+            if let Some(size) = axis.and_then(|axis| dims.get_mut(axis)) {
+                *size = partition.size();
+            }
+            expect(group, name, parameter, x.dims(), &dims)?;
+            Ok(take(x, axis.map(|axis| (axis, &partition)), group.rank())?)
+        };
+        let weight = take("weight", linear.weight())?;
+        let bias = linear.bias().map(|b| take("bias", b)).transpose()?;
+        Self::new(group, direction, name, weight, bias, partition)
+    }
+
+    /// Tensors that this rank has, whose shapes are checked.
+    pub(crate) fn new(
+        group: &Group,
+        direction: ShardingType,
+        name: &str,
+        weight: Tensor,
+        bias: Option<Tensor>,
+        partition: Partition,
+    ) -> Result<Self> {
+        check_shapes(group, direction, name, weight.dims2()?, bias.as_ref(), &partition)?;
+        let local = Linear::new(weight, bias);
+        Ok(Self { group: group.clone(), direction, local, partition, name: name.into() })
+    }
+
+    /// The weight and the bias, under the names that they have in a model.
+    fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let of = |name: &str, x: &Tensor| {
+            let full = format!("{prefix}.{name}");
+            match self.direction.axis(name, x) {
+                Some(axis) => Parameter::sharded(full, x.clone(), axis, self.partition.clone()),
+                None => Parameter::whole(full, x.clone()),
+            }
+        };
+        let bias = self.local.bias().map(|b| of("bias", b));
+        [of("weight", self.local.weight())].into_iter().chain(bias).collect()
+    }
+
+    /// The product of this rank's weight, summed over the ranks where the inputs are divided, and the bias. The gradient of `x` is this rank's.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.check_input(x)?;
+        let over = (self.direction == ShardedToAll).then_some(&self.group);
+        product::multiply(over, x, self.local.weight(), self.local.bias())
+    }
+
+    /// Checks that the layer can take `x`: its width and its type.
+    fn check_input(&self, x: &Tensor) -> Result<()> {
+        let weight = self.local.weight();
+        check_width(&self.group, &self.name, x, weight.dim(1)?)?;
+        if x.dtype() == weight.dtype() {
+            return Ok(());
         }
-        ShardedToAll => {
-            ShardedLinear::ShardedToAll(ShardedToAllLinear::from_linear(group, linear, sharding)?)
+        let name = |x: &Tensor| x.dtype().as_str().to_string();
+        let cause = ShardingCause::DType { expected: name(weight), got: name(x) };
+        Err(ShardingError::new(&self.name, "input", self.group.size(), cause).into())
+    }
+
+    /// The part with its weight quantized, and the bias without its gradient. Where one rank's blocks are not whole, no rank quantizes.
+    fn quantized(&self, dtype: GgmlDType) -> Result<QuantizedPart> {
+        let unit = dtype.block_size();
+        let sizes = match self.direction {
+            AllToSharded => vec![self.local.weight().dim(1)?; self.group.size()],
+            ShardedToAll => self.partition.sizes(),
+        };
+        if sizes.iter().any(|size| !size.is_multiple_of(unit)) {
+            let cause = ShardingCause::Misaligned { sizes, unit };
+            return Err(ShardingError::new(&self.name, "input", self.group.size(), cause).into());
         }
-    })
+        let weight = QTensor::quantize(&self.local.weight().detach(), dtype)?;
+        let bias = self.local.bias().map(Tensor::detach);
+        QuantizedPart::new(&self.group, self.direction, &self.name, weight, bias, self.partition.clone())
+    }
+}
+
+fn layer_name(direction: ShardingType) -> &'static str {
+    match direction {
+        AllToSharded => "AllToShardedLinear",
+        ShardedToAll => "ShardedToAllLinear",
+    }
+}
+
+/// Shares of a layer's outputs or inputs.
+pub(crate) fn divide(
+    group: &Group,
+    direction: ShardingType,
+    (outputs, inputs): (usize, usize),
+    sharding: &Sharding,
+    name: &str,
+) -> Result<Partition> {
+    let (axis, size) = match direction {
+        AllToSharded => ("output", outputs),
+        ShardedToAll => ("input", inputs),
+    };
+    Ok(sharding.partition(size, group.size()).map_err(|e| e.at(name, axis))?)
+}
+
+/// Checks that a weight and a bias have the shapes that this rank needs.
+pub(crate) fn check_shapes(
+    group: &Group,
+    direction: ShardingType,
+    name: &str,
+    (outputs, inputs): (usize, usize),
+    bias: Option<&Tensor>,
+    partition: &Partition,
+) -> Result<()> {
+    let mine = partition.sizes()[group.rank()];
+    let dims = match direction {
+        AllToSharded => [mine, inputs],
+        ShardedToAll => [outputs, mine],
+    };
+    expect(group, name, "weight", &[outputs, inputs], &dims)?;
+    bias.map_or(Ok(()), |b| expect(group, name, "bias", b.dims(), &dims[..1]))
+}
+
+/// Name of a new layer in errors.
+fn name_of(vb: &VarBuilder, direction: ShardingType) -> String {
+    let prefix = vb.prefix();
+    if prefix.is_empty() { layer_name(direction).into() } else { prefix }
+}
+
+/// This rank's part of a parameter, in memory of its own; a variable where the whole is one.
+fn take(x: &Tensor, along: Option<(usize, &Partition)>, rank: usize) -> candle_core::Result<Tensor> {
+    let mine = match along {
+        Some((axis, partition)) => partition.take(x, axis, rank)?,
+        None => x.detach(),
+    };
+    if x.is_variable() { Ok(Var::from_tensor(&mine.copy()?)?.into_inner()) } else { Ok(mine) }
+}
+
+/// Checks that a tensor has the shape that this rank needs.
+pub(crate) fn expect(
+    group: &Group,
+    layer: &str,
+    tensor: &str,
+    found: &[usize],
+    dims: &[usize],
+) -> Result<()> {
+    if found == dims {
+        return Ok(());
+    }
+    let cause = ShardingCause::Shape { expected: dims.to_vec(), got: found.to_vec() };
+    Err(ShardingError::new(layer, tensor, group.size(), cause).into())
+}
+
+/// Checks that the last axis of `x` is as long as this rank's part of the layer's input.
+pub(crate) fn check_width(group: &Group, layer: &str, x: &Tensor, width: usize) -> Result<()> {
+    if x.dim(D::Minus1)? == width {
+        return Ok(());
+    }
+    let mut expected = x.dims().to_vec();
+    if let Some(last) = expected.last_mut() {
+        *last = width;
+    }
+    expect(group, layer, "input", x.dims(), &expected)
 }

@@ -43,7 +43,7 @@ impl DeviceMesh {
             let cause = ShardingCause::Ranks { made_for: sizes.iter().product() };
             let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
             let mesh = format!("mesh of {}", axes.join(" x "));
-            return Err(ShardingError::new(&mesh, group.size(), cause).into());
+            return Err(ShardingError::new("", &mesh, group.size(), cause).into());
         }
         let mut made = Vec::new();
         for (i, (name, size)) in axes.iter().enumerate() {
@@ -63,8 +63,7 @@ impl DeviceMesh {
     pub fn group(&self, axis: &str) -> Result<&Group> {
         self.axes.iter().find(|(name, _)| name == axis).map(|(_, group)| group).ok_or_else(|| {
             let similar = self.axes.iter().map(|(name, _)| name.clone()).collect();
-            let e = ShardingError::new("axis", self.ranks, ShardingCause::Missing { similar });
-            e.at(axis, "axis").into()
+            ShardingError::new(axis, "axis", self.ranks, ShardingCause::Missing { similar }).into()
         })
     }
 }

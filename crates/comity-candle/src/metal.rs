@@ -7,7 +7,7 @@ use crate::{
     Result,
     collective::{CallKind, TensorCall},
 };
-use candle_core::{DType, Layout, MetalStorage, Shape, backend::BackendStorage};
+use candle_core::{Layout, MetalStorage, Shape, backend::BackendStorage};
 use comity::{Place, View, ViewMut};
 
 /// The result for a contiguous storage, and its shape.
@@ -20,7 +20,7 @@ pub(crate) fn run(
         candle_core::bail!("{} needs a contiguous tensor", call.kind.name());
     };
     let dtype = storage.dtype();
-    let Some(element) = element(dtype) else {
+    let Some(element) = comity::DType::from_name(dtype.as_str()) else {
         candle_core::bail!("{} cannot send elements of {dtype:?}", call.kind.name());
     };
     let device = storage.device();
@@ -47,19 +47,4 @@ pub(crate) fn run(
     let to = unsafe { ViewMut::from_raw(dst.contents(), result, element, Place::Host) };
     call.timed(|| -> Result<()> { call.transfer(from, to, layout.dims()) })?;
     Ok((MetalStorage::new(dst, device.clone(), result, dtype), shape))
-}
-
-fn element(dtype: DType) -> Option<comity::DType> {
-    Some(match dtype {
-        DType::U8 => comity::DType::U8,
-        DType::U32 => comity::DType::U32,
-        DType::I16 => comity::DType::I16,
-        DType::I32 => comity::DType::I32,
-        DType::I64 => comity::DType::I64,
-        DType::BF16 => comity::DType::BF16,
-        DType::F16 => comity::DType::F16,
-        DType::F32 => comity::DType::F32,
-        DType::F64 => comity::DType::F64,
-        _ => return None,
-    })
 }

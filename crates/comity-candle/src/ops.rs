@@ -4,97 +4,19 @@
 
 use crate::{
     Result,
-    collective::{CallKind, TensorCall},
+    collective::{Back, CallKind, TensorCall},
 };
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-#[cfg(feature = "metal")]
-use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
+use candle_core::{DType, Device, Shape, Tensor, Var};
 use comity::{Group, ReduceOp};
 
-/// A call forward, and the gradient's way back.
-struct Collective {
-    call: TensorCall,
-    back: Back,
-}
-
-/// Way of a gradient.
-enum Back {
-    /// Unchanged.
-    Same,
-    /// The sum of all ranks' gradients.
-    Sum,
-    /// To the ranks that have the extreme.
-    Extreme,
-    /// Rows of it: the first, and how many.
-    Rows(usize, usize),
-    /// Another call.
-    Call(CallKind),
-    /// To this rank alone.
-    Root(usize),
-    /// From the rank that received the tensor, which has this shape.
-    Receive { from: usize, tag: u32, shape: Shape },
-    /// To the rank that sent the tensor.
-    Send { to: usize, tag: u32 },
-}
-
-impl CustomOp1 for Collective {
-    fn name(&self) -> &'static str {
-        self.call.kind.name()
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.call.run(storage, layout)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
-        crate::cuda::run(&self.call, storage, layout)
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        storage: &MetalStorage,
-        layout: &Layout,
-    ) -> candle_core::Result<(MetalStorage, Shape)> {
-        crate::metal::run(&self.call, storage, layout)
-    }
-
-    fn bwd(&self, x: &Tensor, y: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let group = &self.call.group;
-        let over = |kind: CallKind| TensorCall::new(group, kind).apply(gradient);
-        Ok(Some(match &self.back {
-            Back::Same => gradient.clone(),
-            Back::Sum => over(CallKind::Reduce(ReduceOp::Sum))?,
-            Back::Extreme => {
-                let mine = x.eq(y)?.to_dtype(DType::F32)?;
-                let owners = TensorCall::new(group, CallKind::Reduce(ReduceOp::Sum)).apply(&mine)?;
-                gradient.mul(&(mine / owners)?.to_dtype(gradient.dtype())?)?
-            }
-            Back::Rows(start, rows) => gradient.narrow(0, *start, *rows)?,
-            Back::Call(kind) => over(kind.clone())?,
-            Back::Root(root) if *root == group.rank() => gradient.clone(),
-            Back::Root(_) => x.zeros_like()?,
-            Back::Receive { from, tag, shape } => {
-                let kind = CallKind::Receive { from: *from, tag: *tag, shape: shape.clone() };
-                TensorCall::new(group, kind).apply(&Tensor::zeros(1, x.dtype(), x.device())?)?
-            }
-            Back::Send { to, tag } => {
-                over(CallKind::Send { to: *to, tag: *tag })?;
-                // The variable behind a received tensor is there only so that its gradient is computed.
-                return Ok(None);
-            }
-        }))
-    }
-}
-
 fn apply(group: &Group, x: &Tensor, kind: CallKind, back: Back) -> Result<Tensor> {
-    let op = Collective { call: TensorCall::new(group, kind), back };
+    if group.size() == 1 && matches!(kind, CallKind::Reduce(_)) {
+        return Ok(x.clone());
+    }
+    let call = TensorCall { back, ..TensorCall::new(group, kind) };
     let device = x.device();
-    let x = op.call.on_its_device(x)?.contiguous()?;
-    Ok(x.apply_op1(op)?.to_device(device)?)
+    let x = call.on_its_device(x)?.contiguous()?;
+    Ok(x.apply_op1(call)?.to_device(device)?)
 }
 
 /// `f` on the rows of `x` seen along another axis.
@@ -119,9 +41,6 @@ fn along(x: &Tensor, axis: usize, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> 
 /// # Errors
 /// [`Error::Group`](crate::Error::Group) as [`Group::all_reduce`].
 pub fn all_sum(group: &Group, x: &Tensor) -> Result<Tensor> {
-    if group.size() == 1 {
-        return Ok(x.clone());
-    }
     apply(group, x, CallKind::Reduce(ReduceOp::Sum), Back::Same)
 }
 
@@ -130,9 +49,6 @@ pub fn all_sum(group: &Group, x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Group`](crate::Error::Group) as [`Group::all_reduce`].
 pub fn all_max(group: &Group, x: &Tensor) -> Result<Tensor> {
-    if group.size() == 1 {
-        return Ok(x.clone());
-    }
     apply(group, x, CallKind::Reduce(ReduceOp::Max), Back::Extreme)
 }
 
@@ -141,9 +57,6 @@ pub fn all_max(group: &Group, x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Group`](crate::Error::Group) as [`Group::all_reduce`].
 pub fn all_min(group: &Group, x: &Tensor) -> Result<Tensor> {
-    if group.size() == 1 {
-        return Ok(x.clone());
-    }
     apply(group, x, CallKind::Reduce(ReduceOp::Min), Back::Extreme)
 }
 

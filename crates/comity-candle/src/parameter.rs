@@ -1,9 +1,10 @@
-//! Parameters of a model that is spread over ranks: name, tensor, and which part of the whole it is.
+//! Parameters of a model that is spread over ranks: name, tensor, and which part of the whole it is; the same values for all.
 
 use crate::{Error, Partition, Result, Sharding, ShardingCause, ShardingError, collective::in_calls};
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var, WithDType};
 use candle_nn::VarMap;
-use comity::Group;
+use comity::{Element, Group, ViewMut};
+use half::{bf16, f16};
 use std::{collections::HashMap, sync::PoisonError};
 
 /// A parameter, or this rank's part of one.
@@ -169,10 +170,7 @@ pub fn shard_in_place(
 
 /// Checks that all ranks describe their parameters alike; `owner` is for errors.
 pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()> {
-    // FNV-1a: the same on every machine.
-    let sum = description
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    let sum = fnv(FNV, description);
     let mut sums = vec![0u64; group.size()];
     in_calls(|| group.all_gather(&[sum], &mut sums))?;
     let differing: Vec<usize> = (0..sums.len()).filter(|&r| sums[r] != sums[0]).collect();
@@ -180,7 +178,15 @@ pub(crate) fn agree(group: &Group, owner: &str, description: &[u8]) -> Result<()
         return Ok(());
     }
     let cause = ShardingCause::Parameters { differing };
-    Err(ShardingError::new("parameters", group.size(), cause).at(owner, "parameters").into())
+    Err(ShardingError::new(owner, "parameters", group.size(), cause).into())
+}
+
+/// Beginning of [`fnv`].
+pub(crate) const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a of some bytes more: the same on every machine.
+pub(crate) fn fnv(sum: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(sum, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// This rank's part of a tensor, with a name for errors.
@@ -191,15 +197,7 @@ pub(crate) fn take_part(
     axis: usize,
     sharding: &Sharding,
 ) -> Result<(Tensor, Partition)> {
-    let dimension = format!("axis {axis}");
-    let Ok(size) = x.dim(axis) else {
-        let cause = match x.rank() {
-            0 => ShardingCause::Scalar,
-            _ => ShardingCause::Axis { got: x.dims().to_vec() },
-        };
-        return Err(ShardingError::new(&dimension, group.size(), cause).at(name, &dimension).into());
-    };
-    let partition = sharding.partition(size, group.size()).map_err(|e| e.at(name, &dimension))?;
+    let partition = sharding.partition_axis(name, x.dims(), axis, group.size())?;
     let part = partition.take(x, axis, group.rank())?;
     // What an optimiser changes stays a variable.
     let part = if x.is_variable() { Var::from_tensor(&part)?.into_inner() } else { part };
@@ -228,4 +226,67 @@ pub fn broadcast_variables<'a>(
         v.set(&crate::broadcast(group, &v.as_detached_tensor(), root)?.detach()).map_err(Error::Tensor)?;
     }
     Ok(())
+}
+
+/// Give all ranks the variables of those that hold them, with the same bits on all: the candle form of [`Group::sync`]. Only variables that
+/// differ are sent.
+///
+/// Every rank calls this with variables of the same types and shapes in the same order: `f16`, `bf16`, `f32` or `f64`. `holds` says that
+/// this rank's are right: true on those that went on training, false on those that have just joined. Returns the number of bytes that this
+/// rank received.
+///
+/// ```
+/// use candle_core::{Device, Var};
+///
+/// let group = comity::Group::single(); // after `reform`: its group
+/// let w = Var::zeros(4, candle_core::DType::F32, &Device::Cpu)?;
+/// assert_eq!(comity_candle::sync_variables(&group, [&w], true)?, 0);
+/// # Ok::<(), comity_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Group`](crate::Error::Group) as [`Group::sync`], such as where no rank holds them; [`Error::Tensor`](crate::Error::Tensor) for
+/// variables of other types.
+pub fn sync_variables<'a>(
+    group: &Group,
+    variables: impl IntoIterator<Item = &'a Var>,
+    holds: bool,
+) -> Result<usize> {
+    let variables: Vec<&Var> = variables.into_iter().collect();
+    let values = variables.iter().map(|v| elements(v));
+    let mut values: Vec<Box<dyn Elements>> = values.collect::<candle_core::Result<_>>()?;
+    let mut views: Vec<_> = values.iter_mut().map(|x| x.view()).collect();
+    let received = in_calls(|| group.sync(&mut views, holds))?;
+    if received > 0 {
+        for (v, value) in variables.into_iter().zip(values) {
+            v.set(&value.tensor()?.reshape(v.shape())?.to_device(v.device())?)?;
+        }
+    }
+    Ok(received)
+}
+
+/// Elements of a variable, one after the other.
+trait Elements {
+    fn view(&mut self) -> ViewMut<'_>;
+    fn tensor(&self) -> candle_core::Result<Tensor>;
+}
+
+impl<T: WithDType + Element> Elements for Vec<T> {
+    fn view(&mut self) -> ViewMut<'_> {
+        self.into()
+    }
+
+    fn tensor(&self) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(self, self.len(), &Device::Cpu)
+    }
+}
+
+fn elements(v: &Var) -> candle_core::Result<Box<dyn Elements>> {
+    let x = v.as_detached_tensor().flatten_all()?;
+    Ok(match x.dtype() {
+        DType::F16 => Box::new(x.to_vec1::<f16>()?),
+        DType::BF16 => Box::new(x.to_vec1::<bf16>()?),
+        DType::F64 => Box::new(x.to_vec1::<f64>()?),
+        _ => Box::new(x.to_vec1::<f32>()?),
+    })
 }

@@ -158,18 +158,6 @@ impl Pipeline {
     }
 }
 
-/// Types of candle's that travel, by their number in a description.
-const TYPES: [DType; 9] = [
-    DType::U8,
-    DType::U32,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::BF16,
-    DType::F16,
-    DType::F32,
-    DType::F64,
-];
 /// A tensor's type, its number of axes and their lengths.
 const DESCRIPTION: usize = 10;
 const TAG: u32 = 0;
@@ -179,7 +167,8 @@ fn transmit(group: &Group, x: &Tensor, to: usize) -> Request<(), Error> {
     let x = x.detach();
     group.spawn_as(move |g| {
         let mut description = [0u64; DESCRIPTION];
-        description[0] = TYPES.iter().position(|t| *t == x.dtype()).unwrap_or(TYPES.len()) as u64;
+        // Comity's number of the type, which both have under one name.
+        description[0] = comity::DType::from_name(x.dtype().as_str()).map_or(u64::MAX, |t| t as u64);
         description[1] = x.rank() as u64;
         for (place, dim) in description[2..].iter_mut().zip(x.dims()) {
             *place = *dim as u64;
@@ -192,7 +181,7 @@ fn transmit(group: &Group, x: &Tensor, to: usize) -> Request<(), Error> {
 fn receive(group: &Group, from: usize) -> Result<Tensor> {
     let mut description = [0u64; DESCRIPTION];
     in_calls(|| group.recv(&mut description, from, TAG))?;
-    let dtype = TYPES.get(description[0] as usize).copied();
+    let dtype = comity::DType::ALL.get(description[0] as usize).and_then(|t| t.name().parse().ok());
     let dims = description.get(2..2 + description[1] as usize);
     let (Some(dtype), Some(dims)) = (dtype, dims) else {
         let text =
@@ -220,7 +209,7 @@ fn receive(group: &Group, from: usize) -> Result<Tensor> {
 pub fn divide_layers(sizes: &[u64], stages: usize) -> Result<Vec<Range<usize>>> {
     if sizes.len() < stages || stages == 0 {
         let cause = ShardingCause::TooManyRanks { units: sizes.len(), unit: 1 };
-        return Err(ShardingError::new("layers", stages, cause).into());
+        return Err(ShardingError::new("", "layers", stages, cause).into());
     }
     // The smallest limit under which the layers fit into so many stages.
     let mut low = sizes.iter().copied().max().unwrap_or(0);

@@ -13,7 +13,7 @@ use candle_core::CudaStorage;
 #[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{
-    CpuStorage, CustomOp2, CustomOp3, Layout, Result as CandleResult, Shape, Tensor,
+    CpuStorage, CustomOp3, Layout, Result as CandleResult, Shape, Tensor,
     backend::{BackendDevice, BackendStorage},
     op::Add,
 };
@@ -30,18 +30,19 @@ pub(crate) fn multiply(
     let x = x.contiguous()?;
     let weight = weight.contiguous()?;
     if let Some(group) = over.filter(|g| !x.device().is_cpu() && !takes_on_device(g, x.device())) {
-        let y = ops::all_sum(group, &x.apply_op2(&weight, Product(None))?)?;
+        let y = ops::all_sum(group, &multiply(None, &x, &weight, None)?)?;
         return bias.map_or(Ok(y.clone()), |b| y.broadcast_add(b));
     }
-    let product = Product(over.cloned());
-    match bias {
-        Some(bias) => x.apply_op3(&weight, bias, product),
-        None => x.apply_op2(&weight, product),
-    }
+    let product = Product { over: over.cloned(), has_bias: bias.is_some() };
+    x.apply_op3(&weight, bias.unwrap_or(&weight), product)
 }
 
-/// Ranks over which it is added up.
-struct Product(Option<Group>);
+/// The operation: on `x`, the weight, and the bias or the weight once more.
+struct Product {
+    /// Ranks over which it is added up.
+    over: Option<Group>,
+    has_bias: bool,
+}
 
 /// Storages of which one lies beside its layout.
 type Placed<'a, S> = (&'a S, &'a Layout);
@@ -51,7 +52,7 @@ impl Product {
         &self,
         x: Placed<'_, S>,
         weight: Placed<'_, S>,
-        bias: Option<Placed<'_, S>>,
+        bias: Placed<'_, S>,
         sum: impl FnOnce(&Group, &mut S) -> Result<()>,
     ) -> CandleResult<(S, Shape)>
     where
@@ -69,23 +70,14 @@ impl Product {
             let left = Layout::contiguous_with_offset((rows, inputs), x.1.start_offset());
             x.0.matmul(weight.0, (1, rows, outputs, inputs), &left, &weight.1.transpose(0, 1)?)?
         };
-        if let Some(group) = &self.0 {
+        if let Some(group) = &self.over {
             sum(group, &mut y)?;
         }
-        if let Some((bias, layout)) = bias {
-            let layout = layout.broadcast_as(&shape)?;
-            y = y.binary_impl::<Add>(bias, &Layout::contiguous(&shape), &layout)?;
+        if self.has_bias {
+            let layout = bias.1.broadcast_as(&shape)?;
+            y = y.binary_impl::<Add>(bias.0, &Layout::contiguous(&shape), &layout)?;
         }
         Ok((y, shape))
-    }
-
-    /// Gradients of `x` and of the weight: `g W` and `g^T x`. The sum over the ranks passes on what it gets.
-    fn back(x: &Tensor, weight: &Tensor, gradient: &Tensor) -> CandleResult<[Option<Tensor>; 2]> {
-        let (outputs, inputs) = weight.dims2()?;
-        let rows = gradient.reshape(((), outputs))?;
-        let of_x = || rows.matmul(&weight.detach())?.reshape(x.shape());
-        let of_weight = || rows.t()?.matmul(&x.detach().reshape(((), inputs))?);
-        Ok([x.track_op().then(of_x).transpose()?, weight.track_op().then(of_weight).transpose()?])
     }
 }
 
@@ -95,58 +87,9 @@ fn not_in_place(_: &Group, _: &mut MetalStorage) -> Result<()> {
     Err(candle_core::Error::Msg("a sum over ranks takes no Metal storage in its place".into()).into())
 }
 
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        "sharded_product"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        layout: &Layout,
-    ) -> CandleResult<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), None, sum_in_place)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        layout: &Layout,
-    ) -> CandleResult<(CudaStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), None, crate::cuda::sum_in_place)
-    }
-
-    #[cfg(feature = "metal")]
-    fn metal_fwd(
-        &self,
-        x: &MetalStorage,
-        x_layout: &Layout,
-        weight: &MetalStorage,
-        layout: &Layout,
-    ) -> CandleResult<(MetalStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), None, not_in_place)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        gradient: &Tensor,
-    ) -> CandleResult<(Option<Tensor>, Option<Tensor>)> {
-        let [of_x, of_weight] = Self::back(x, weight, gradient)?;
-        Ok((of_x, of_weight))
-    }
-}
-
 impl CustomOp3 for Product {
     fn name(&self) -> &'static str {
-        CustomOp2::name(self)
+        "sharded_product"
     }
 
     fn cpu_fwd(
@@ -158,7 +101,7 @@ impl CustomOp3 for Product {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> CandleResult<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), Some((bias, bias_layout)), sum_in_place)
+        self.forward((x, x_layout), (weight, layout), (bias, bias_layout), sum_in_place)
     }
 
     #[cfg(feature = "cuda")]
@@ -171,8 +114,7 @@ impl CustomOp3 for Product {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> CandleResult<(CudaStorage, Shape)> {
-        let bias = Some((bias, bias_layout));
-        self.forward((x, x_layout), (weight, layout), bias, crate::cuda::sum_in_place)
+        self.forward((x, x_layout), (weight, layout), (bias, bias_layout), crate::cuda::sum_in_place)
     }
 
     #[cfg(feature = "metal")]
@@ -185,7 +127,7 @@ impl CustomOp3 for Product {
         bias: &MetalStorage,
         bias_layout: &Layout,
     ) -> CandleResult<(MetalStorage, Shape)> {
-        self.forward((x, x_layout), (weight, layout), Some((bias, bias_layout)), not_in_place)
+        self.forward((x, x_layout), (weight, layout), (bias, bias_layout), not_in_place)
     }
 
     fn bwd(
@@ -196,8 +138,16 @@ impl CustomOp3 for Product {
         _y: &Tensor,
         gradient: &Tensor,
     ) -> CandleResult<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [of_x, of_weight] = Self::back(x, weight, gradient)?;
-        let of_bias = || gradient.reshape(((), bias.elem_count()))?.sum(0);
-        Ok((of_x, of_weight, bias.track_op().then(of_bias).transpose()?))
+        // `g W`, `g^T x`, and the sum of the rows of `g`. The sum over the ranks passes on what it gets.
+        let (outputs, inputs) = weight.dims2()?;
+        let rows = gradient.reshape(((), outputs))?;
+        let of_x = || rows.matmul(&weight.detach())?.reshape(x.shape());
+        let of_weight = || rows.t()?.matmul(&x.detach().reshape(((), inputs))?);
+        let of_bias = || rows.sum(0);
+        Ok((
+            x.track_op().then(of_x).transpose()?,
+            weight.track_op().then(of_weight).transpose()?,
+            (self.has_bias && bias.track_op()).then(of_bias).transpose()?,
+        ))
     }
 }

@@ -3,8 +3,10 @@
 //! The weights are not trained. Gradients pass through to the input, which candle's own `QMatMul` does not do.
 
 use crate::{
-    Parameter, Partition, Result, ShardedLinear, Sharding, ShardingType,
-    linear::{check_width, expect},
+    Parameter, Partition, Result, ShardedLinear, Sharding,
+    ShardingType::{self, AllToSharded, ShardedToAll},
+    linear::{check_shapes, check_width, divide, expect, layer},
+    load::Area,
     ops,
 };
 use candle_core::{
@@ -12,7 +14,7 @@ use candle_core::{
     quantized::{QStorage, QTensor},
 };
 use comity::Group;
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 /// A product with a quantized weight, through which gradients pass to the input.
 struct FrozenProduct(Arc<QTensor>);
@@ -47,38 +49,89 @@ impl CustomOp1 for FrozenProduct {
     }
 }
 
-fn multiply(weight: &Arc<QTensor>, x: &Tensor) -> candle_core::Result<Tensor> {
-    x.contiguous()?.apply_op1(FrozenProduct(weight.clone()))
+/// A rank's weight and bias, and how the whole is divided: the outputs or the inputs, by the direction.
+#[derive(Clone, Debug)]
+pub(crate) struct QuantizedPart {
+    pub(crate) group: Group,
+    pub(crate) direction: ShardingType,
+    weight: Arc<QTensor>,
+    bias: Option<Tensor>,
+    partition: Partition,
+    name: String,
 }
 
-/// Rows of a quantized matrix.
-fn rows(q: &QTensor, ranges: &[Range<usize>]) -> candle_core::Result<QTensor> {
-    let (_, columns) = q.shape().dims2()?;
-    let row = columns / q.dtype().block_size() * q.dtype().type_size();
-    let data = q.data()?;
-    let bytes: Vec<u8> = ranges.iter().flat_map(|r| &data[r.start * row..r.end * row]).copied().collect();
-    from_bytes(q, bytes, (ranges.iter().map(Range::len).sum(), columns))
-}
-
-/// Columns of a quantized matrix, which begin and end with a block.
-fn columns(q: &QTensor, ranges: &[Range<usize>]) -> candle_core::Result<QTensor> {
-    let (height, columns) = q.shape().dims2()?;
-    let block = q.dtype().block_size();
-    let size = q.dtype().type_size();
-    let row = columns / block * size;
-    let data = q.data()?;
-    let mut bytes = Vec::new();
-    for line in data.chunks_exact(row.max(1)).take(height) {
-        for r in ranges {
-            bytes.extend_from_slice(&line[r.start / block * size..r.end / block * size]);
-        }
+impl QuantizedPart {
+    /// Tensors that this rank has, whose shapes are checked.
+    pub(crate) fn new(
+        group: &Group,
+        direction: ShardingType,
+        name: &str,
+        weight: QTensor,
+        bias: Option<Tensor>,
+        partition: Partition,
+    ) -> Result<Self> {
+        check_shapes(group, direction, name, weight.shape().dims2()?, bias.as_ref(), &partition)?;
+        Ok(Self {
+            group: group.clone(),
+            direction,
+            weight: Arc::new(weight),
+            bias,
+            partition,
+            name: name.into(),
+        })
     }
-    from_bytes(q, bytes, (height, ranges.iter().map(Range::len).sum()))
-}
 
-fn from_bytes(like: &QTensor, bytes: Vec<u8>, shape: (usize, usize)) -> candle_core::Result<QTensor> {
-    let storage = QStorage::from_data(Cow::Owned(bytes), &like.device(), like.dtype())?;
-    QTensor::new(storage, shape)
+    /// This rank's part of a whole weight and bias.
+    fn shared(
+        group: &Group,
+        direction: ShardingType,
+        weight: &QTensor,
+        bias: Option<&Tensor>,
+        sharding: &Sharding,
+    ) -> Result<Self> {
+        let dims = weight.shape().dims2()?;
+        let block = weight.dtype().block_size();
+        let (name, axis, sharding) = match direction {
+            AllToSharded => ("QuantizedAllToShardedLinear", 0, sharding.clone()),
+            ShardedToAll => ("QuantizedShardedToAllLinear", 1, sharding.clone().whole_blocks(block)),
+        };
+        let partition = divide(group, direction, dims, &sharding, name)?;
+        let bias = match bias {
+            Some(b) if direction == AllToSharded => {
+                expect(group, name, "bias", b.dims(), &[partition.size()])?;
+                Some(partition.take(b, 0, group.rank())?)
+            }
+            whole => whole.cloned(),
+        };
+        let area = Area::part(&[dims.0, dims.1], axis, partition.of(group.rank()));
+        let data = weight.data()?;
+        let runs = area.runs(weight.dtype().type_size(), block);
+        let bytes = runs.flat_map(|run| &data[run.start as usize..run.end as usize]).copied().collect();
+        let storage = QStorage::from_data(Cow::Owned(bytes), &weight.device(), weight.dtype())?;
+        let weight = QTensor::new(storage, area.shape.as_slice())?;
+        Self::new(group, direction, name, weight, bias, partition)
+    }
+
+    /// The bias, if there is one: quantized weights are no tensors of candle's.
+    fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let of = |b: &Tensor| match self.direction {
+            AllToSharded => {
+                Parameter::sharded(format!("{prefix}.bias"), b.clone(), 0, self.partition.clone())
+            }
+            ShardedToAll => Parameter::whole(format!("{prefix}.bias"), b.clone()),
+        };
+        self.bias.iter().map(of).collect()
+    }
+
+    /// The output for an input whose gradient is summed over the ranks elsewhere.
+    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        check_width(&self.group, &self.name, x, self.weight.shape().dims2()?.1)?;
+        let mut y = x.contiguous()?.apply_op1(FrozenProduct(self.weight.clone()))?;
+        if self.direction == ShardedToAll {
+            y = ops::all_sum(&self.group, &y)?;
+        }
+        self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
+    }
 }
 
 /// [`AllToShardedLinear`](crate::AllToShardedLinear) with a quantized weight, which is not trained.
@@ -99,11 +152,7 @@ fn from_bytes(like: &QTensor, bytes: Vec<u8>, shape: (usize, usize)) -> candle_c
 /// ```
 #[derive(Clone, Debug)]
 pub struct QuantizedAllToShardedLinear {
-    group: Group,
-    weight: Arc<QTensor>,
-    bias: Option<Tensor>,
-    outputs: Partition,
-    name: String,
+    pub(crate) part: QuantizedPart,
 }
 
 impl QuantizedAllToShardedLinear {
@@ -117,79 +166,22 @@ impl QuantizedAllToShardedLinear {
         bias: Option<&Tensor>,
         sharding: &Sharding,
     ) -> Result<Self> {
-        let name = "QuantizedAllToShardedLinear";
-        let (outputs, _) = weight.shape().dims2()?;
-        let outputs = sharding.partition(outputs, group.size()).map_err(|e| e.at(name, "output"))?;
-        if let Some(b) = bias {
-            expect(group, name, "bias", b.dims(), &[outputs.size()])?;
-        }
-        let bias = bias.map(|b| outputs.take(b, 0, group.rank())).transpose()?;
-        let weight = rows(weight, outputs.of(group.rank()))?;
-        Self::from_parts(group, name, weight, bias, outputs)
-    }
-
-    /// A layer of parts that this rank has; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `outputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: QTensor,
-        bias: Option<Tensor>,
-        outputs: Partition,
-    ) -> Result<Self> {
-        let (_, inputs) = weight.shape().dims2()?;
-        let mine = outputs.sizes()[group.rank()];
-        expect(group, name, "weight", weight.shape().dims(), &[mine, inputs])?;
-        if let Some(b) = &bias {
-            expect(group, name, "bias", b.dims(), &[mine])?;
-        }
-        Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, outputs, name: name.into() })
-    }
-
-    /// Division of the outputs.
-    pub fn outputs(&self) -> &Partition {
-        &self.outputs
+        Ok(Self { part: QuantizedPart::shared(group, AllToSharded, weight, bias, sharding)? })
     }
 
     /// This rank's rows of the weight.
     pub fn weight(&self) -> &QTensor {
-        &self.weight
-    }
-
-    /// The bias, if there is one: quantized weights are no tensors of candle's.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        let bias = self.bias.iter();
-        bias.map(|b| Parameter::sharded(format!("{prefix}.bias"), b.clone(), 0, self.outputs.clone()))
-            .collect()
+        &self.part.weight
     }
 }
 
-impl QuantizedAllToShardedLinear {
-    /// The output for an input whose gradient is summed over the ranks elsewhere.
-    pub(crate) fn forward_part(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        check_width(&self.group, &self.name, x, self.weight.shape().dims2()?.1)?;
-        let y = multiply(&self.weight, x)?;
-        self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
-    }
-}
-
-impl Module for QuantizedAllToShardedLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.forward_part(&ops::sum_gradients(&self.group, x)?)
-    }
-}
+layer!(QuantizedAllToShardedLinear: QuantizedPart of QTensor, AllToSharded outputs, "The bias, if there is one (quantized weights are no tensors of candle's)");
 
 /// [`ShardedToAllLinear`](crate::ShardedToAllLinear) with a quantized weight, which is not trained. Each rank's part of the input is whole blocks: 32 elements,
 /// or 256 of the types whose names end with K. [`QuantizedAllToShardedLinear`] has an example.
 #[derive(Clone, Debug)]
 pub struct QuantizedShardedToAllLinear {
-    group: Group,
-    weight: Arc<QTensor>,
-    bias: Option<Tensor>,
-    inputs: Partition,
-    name: String,
+    pub(crate) part: QuantizedPart,
 }
 
 impl QuantizedShardedToAllLinear {
@@ -203,56 +195,16 @@ impl QuantizedShardedToAllLinear {
         bias: Option<&Tensor>,
         sharding: &Sharding,
     ) -> Result<Self> {
-        let name = "QuantizedShardedToAllLinear";
-        let (_, inputs) = weight.shape().dims2()?;
-        let sharding = sharding.clone().whole_blocks(weight.dtype().block_size());
-        let inputs = sharding.partition(inputs, group.size()).map_err(|e| e.at(name, "input"))?;
-        let weight = columns(weight, inputs.of(group.rank()))?;
-        Self::from_parts(group, name, weight, bias.cloned(), inputs)
-    }
-
-    /// A layer of parts that this rank has; `name` is for errors.
-    ///
-    /// # Errors
-    /// [`Error::Sharding`](crate::Error::Sharding) when their shapes are not those that `inputs` says.
-    pub fn from_parts(
-        group: &Group,
-        name: &str,
-        weight: QTensor,
-        bias: Option<Tensor>,
-        inputs: Partition,
-    ) -> Result<Self> {
-        let (outputs, _) = weight.shape().dims2()?;
-        expect(group, name, "weight", weight.shape().dims(), &[outputs, inputs.sizes()[group.rank()]])?;
-        if let Some(b) = &bias {
-            expect(group, name, "bias", b.dims(), &[outputs])?;
-        }
-        Ok(Self { group: group.clone(), weight: Arc::new(weight), bias, inputs, name: name.into() })
-    }
-
-    /// Division of the inputs.
-    pub fn inputs(&self) -> &Partition {
-        &self.inputs
+        Ok(Self { part: QuantizedPart::shared(group, ShardedToAll, weight, bias, sharding)? })
     }
 
     /// This rank's columns of the weight.
     pub fn weight(&self) -> &QTensor {
-        &self.weight
-    }
-
-    /// The bias, if there is one: quantized weights are no tensors of candle's.
-    pub fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        self.bias.iter().map(|b| Parameter::whole(format!("{prefix}.bias"), b.clone())).collect()
+        &self.part.weight
     }
 }
 
-impl Module for QuantizedShardedToAllLinear {
-    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        check_width(&self.group, &self.name, x, self.inputs.sizes()[self.group.rank()])?;
-        let y = ops::all_sum(&self.group, &multiply(&self.weight, x)?)?;
-        self.bias.as_ref().map_or(Ok(y.clone()), |b| y.broadcast_add(&b.to_dtype(y.dtype())?))
-    }
-}
+layer!(QuantizedShardedToAllLinear: QuantizedPart of QTensor, ShardedToAll inputs, "The bias, if there is one (quantized weights are no tensors of candle's)");
 
 /// A layer that does the same as a quantized weight and a bias, which every rank has whole, with this rank's part of them.
 ///
@@ -265,12 +217,5 @@ pub fn shard_quantized(
     direction: ShardingType,
     sharding: &Sharding,
 ) -> Result<ShardedLinear> {
-    Ok(match direction {
-        ShardingType::AllToSharded => ShardedLinear::QuantizedAllToSharded(
-            QuantizedAllToShardedLinear::from_quantized(group, weight, bias, sharding)?,
-        ),
-        ShardingType::ShardedToAll => ShardedLinear::QuantizedShardedToAll(
-            QuantizedShardedToAllLinear::from_quantized(group, weight, bias, sharding)?,
-        ),
-    })
+    Ok(QuantizedPart::shared(group, direction, weight, bias, sharding)?.into())
 }

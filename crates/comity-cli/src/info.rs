@@ -57,12 +57,13 @@ fn to_text(config: &Config) -> String {
             let _ = writeln!(t, "  {:<10} {value}", if i == 0 { name } else { "" });
         }
     };
+    let settings = tools::settings(config);
     row("place", &[format!("rank {} of {}{local}", config.rank(), config.size())]);
     row("found by", &[format!("{}: {}", found.launcher, found.why)]);
     row("variables", if variables.is_empty() { vec!["none set".to_owned()] } else { variables }.as_slice());
     row("", &here::misspelt());
     row("meets", &[config.meeting_point().to_string()]);
-    row("key", &[tools::trust_in_words(config).to_owned()]);
+    row("key", &[settings.trust_in_words().to_owned()]);
     row(
         "host",
         &[format!(
@@ -74,9 +75,9 @@ fn to_text(config: &Config) -> String {
     );
     row("system", &[here::system()]);
     row("cores", &topology());
-    row("lanes", &[tools::lanes_in_words(config)]);
-    row("costs", &costs(&tools::costs_note(config)));
-    let links = tools::link_notes(config);
+    row("lanes", &[settings.lanes_in_words()]);
+    row("costs", &costs(&CostsNote::of(&settings.costs)));
+    let links = settings.link_notes();
     let width = links.iter().map(|l| l.kind.to_string().len()).max().unwrap_or_default();
     let note = |l: &LinkNote| {
         format!("{:<width$} {:<4} {}", l.kind.to_string(), if l.used { "yes" } else { "no" }, l.why)
@@ -92,22 +93,23 @@ fn to_text(config: &Config) -> String {
         let unused = if a.used { "" } else { ", not used" };
         format!("{:<28} {}{speed}{unused}", a.address, a.interface)
     };
-    row("addresses", &tools::address_notes(config).iter().map(address).collect::<Vec<_>>());
-    row("network", &[tools::network_in_words(config)]);
+    row("addresses", &settings.address_notes().iter().map(address).collect::<Vec<_>>());
+    row("network", &[settings.network_in_words()]);
     row("types", &[DType::ALL.map(DType::name).join(" ")]);
     t
 }
 
 fn to_json(config: &Config) -> Value {
+    let settings = tools::settings(config);
     let found = config.evidence();
     let variables: serde_json::Map<String, Value> =
         found.seen.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    let notes = tools::link_notes(config);
-    let costs = tools::costs_note(config);
+    let notes = settings.link_notes();
+    let costs = CostsNote::of(&settings.costs);
     let links: Vec<_> =
         notes.iter().map(|l| json!({ "kind": l.kind.to_string(), "used": l.used, "why": l.why })).collect();
     let address = |a: AddressNote| json!({ "interface": a.interface, "address": a.address, "speed": a.speed, "used": a.used });
-    let addresses: Vec<_> = tools::address_notes(config).into_iter().map(address).collect();
+    let addresses: Vec<_> = settings.address_notes().into_iter().map(address).collect();
     let devices: Vec<_> = notes
         .iter()
         .flat_map(|l| &l.devices)
@@ -117,10 +119,10 @@ fn to_json(config: &Config) -> Value {
         "version": here::VERSION, "rank": config.rank(), "size": config.size(),
         "local_rank": config.local().map(|l| l.0), "local_size": config.local().map(|l| l.1),
         "launcher": found.launcher.to_string(), "why": found.why, "variables": variables,
-        "meets": config.meeting_point().to_string(), "key": tools::trust_in_words(config), "host": here::host(), "cores": here::cores(),
-        "lanes": tools::lanes_in_words(config),
+        "meets": config.meeting_point().to_string(), "key": settings.trust_in_words(), "host": here::host(), "cores": here::cores(),
+        "lanes": settings.lanes_in_words(),
         "page_size": rustix::param::page_size(), "system": here::system(), "links": links, "devices": devices, "addresses": addresses,
-        "network": tools::network_in_words(config), "topology": topology(),
+        "network": settings.network_in_words(), "topology": topology(),
         "costs": { "used": costs.used, "file": costs.file, "why": costs.why },
         "types": DType::ALL.map(DType::name),
     })

@@ -117,7 +117,6 @@ pub(super) fn scalar_divide(dtype: DType, ranks: usize, a: &[u8]) -> [u8; 8] {
     }
 }
 
-/// On `f32`.
 pub(super) fn single(op: ReduceOp, a: f32, b: f32) -> f32 {
     match op {
         ReduceOp::Sum | ReduceOp::Avg => a + b,
@@ -129,7 +128,6 @@ pub(super) fn single(op: ReduceOp, a: f32, b: f32) -> f32 {
     }
 }
 
-/// On `f64`.
 fn double(op: ReduceOp, a: f64, b: f64) -> f64 {
     match op {
         ReduceOp::Sum | ReduceOp::Avg => a + b,

@@ -27,7 +27,6 @@ pub(crate) struct Draft {
 }
 
 impl Team {
-    /// All ranks in order.
     pub(crate) fn all(rank: usize, size: usize) -> Self {
         Self { ranks: (0..size).collect(), me: rank }
     }

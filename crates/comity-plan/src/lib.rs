@@ -33,7 +33,6 @@
 mod algorithms;
 mod choose;
 mod draft;
-mod draw;
 mod lanes;
 mod model;
 mod pipeline;

@@ -187,7 +187,6 @@ fn offsets(lens: impl Iterator<Item = usize>) -> Parts {
     .collect()
 }
 
-/// The cut of every part.
 fn cut_each(parts: &Parts, (lo, len): (usize, usize)) -> Parts {
     parts.iter().map(|&(at, all)| (at + lo.min(all), all.saturating_sub(lo).min(len))).collect()
 }

@@ -506,7 +506,6 @@ impl Queue {
     }
 }
 
-/// Append to the queue of `peer`.
 fn enqueue(queues: &mut Vec<Queue>, peer: usize, id: Id) {
     match queues.iter_mut().find(|q| q.peer == peer) {
         Some(q) => q.ids.push(id),

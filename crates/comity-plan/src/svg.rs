@@ -1,9 +1,12 @@
-//! A plan as a picture: time runs downwards, a column for each rank, a band and a colour for each round. May import `draw`,
+//! A plan as a picture: time runs downwards, a column for each rank, a band and a colour for each round. May import
 //! `report` and `shape`.
 //!
 //! Messages of a round are packed into lanes, so that no two arrows and no two labels lie over each other.
 
-use crate::{draw::size, report::PlanReport, shape::Shape};
+use crate::{
+    report::{PlanReport, size},
+    shape::Shape,
+};
 use std::{collections::BTreeMap, fmt::Write};
 
 /// More ranks than this are no picture any more.

@@ -8,7 +8,7 @@
 //!                                    Kind.read, Kind.write, Group.run
 //! ```
 
-use crate::raw::BorrowedBuffer;
+use crate::memory::BorrowedBuffer;
 use comity::{DType, Group, ReduceOp, tools::ForeignMemory};
 use pyo3::{
     intern,

@@ -2,14 +2,15 @@
 //!
 //! Callbacks are Python, may take long, and may wait for a later call of the group: they must not run on the thread that makes
 //! the group's calls, and one that waits must not keep others from running. So whenever none of these threads is idle, one more starts;
-//! they end when nothing comes for a while.
+//! they end when nothing comes for a while. One of them tells Python's `logging` (the logger "comity") the library's warnings.
 
 use crate::interpreter::{self, Visit};
 use pyo3::{prelude::*, types::PyTuple};
 use std::{
     collections::VecDeque,
+    io::{self, Write},
     process,
-    sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -111,4 +112,31 @@ pub(crate) fn post(job: Py<PyAny>) {
             e.write_unraisable(py, Some(job.bind(py)));
         }
     });
+}
+
+/// From the first call on, each warning goes to the logger. Without a handler Python writes it to standard error, and so does this module
+/// once the interpreter ends.
+pub(crate) fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // A thread that warns may hold a lock that the holder of the interpreter waits for: another thread tells it.
+        comity::tools::on_warning(|words| {
+            let line = words.to_owned();
+            let is_told = run_soon(move |py| {
+                if let Err(e) = warn(py, &line) {
+                    e.write_unraisable(py, None);
+                }
+            });
+            if !is_told {
+                // Nobody may read it.
+                let _ = writeln!(io::stderr(), "comity: {words}");
+            }
+        });
+    });
+}
+
+fn warn(py: Python<'_>, words: &str) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", ("comity",))?;
+    // Not a format: words may have a percent sign.
+    interpreter::call(&logger.getattr("warning")?, &PyTuple::new(py, ["%s", words])?).map(drop)
 }

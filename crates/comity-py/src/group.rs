@@ -1,22 +1,22 @@
 //! Groups for Python.
 
 use crate::{
-    args::CallArgs,
     arrays::PlainAllReduce,
-    errors, interrupt, raw,
-    request::{FinishGuard, PyRequest, RequestState, seconds, wait_to_the_end, watched},
-    shared::SharedBytes,
-    work::{self, BufferSpec},
+    call::{self, BufferSpec, CallArgs},
+    errors, interpreter,
+    memory::{self, SharedBytes},
+    request::{Given, PyRequest, seconds, wait_to_the_end, watched},
 };
 use comity::{
     Peer, Place, ReformOptions, ViewMut,
-    tools::{ForeignCall, ForeignMemory, HomeProcess},
+    tools::{ForeignCall, ForeignMemory, ForeignRequest, HomeProcess},
 };
 use pyo3::{prelude::*, types::PyDict};
 use std::{
+    borrow::Borrow,
     mem,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -44,12 +44,19 @@ fn member(p: &Peer) -> Member {
     (p.rank, p.host.as_deref().map(str::to_owned), p.pid)
 }
 
-/// A call that runs on its caller's thread.
-struct Busy<'a>(&'a AtomicUsize);
+/// A call under way or queued, of those that are counted there.
+struct Busy<T: Borrow<AtomicUsize>>(T);
 
-impl Drop for Busy<'_> {
+impl Busy<Arc<AtomicUsize>> {
+    fn queued(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl<T: Borrow<AtomicUsize>> Drop for Busy<T> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.borrow().fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -68,7 +75,7 @@ impl Drop for PyGroup {
 
 /// Buffers in host memory of which none overlaps another.
 fn apart(given: Vec<BufferSpec>) -> Result<Vec<ForeignMemory>, String> {
-    let all: Vec<_> = given.into_iter().map(|b| raw::memory(b, Place::Host)).collect::<Result<_, _>>()?;
+    let all: Vec<_> = given.into_iter().map(|b| memory::vouched(b, Place::Host)).collect::<Result<_, _>>()?;
     let mut order = all.clone();
     order.sort_by_key(|b| b.range().start);
     match order.windows(2).any(|pair| pair[0].overlaps(&pair[1])) {
@@ -118,7 +125,7 @@ impl PyGroup {
         let group = self.limited(py, args.timeout)?;
         let misuse = |words| errors::misuse(py, Some(group.rank()), words, Some(op));
         let checked = args.checked(&group, op).map_err(misuse)?;
-        let work = work::prepared(&group, op, inp, out, args.place, checked);
+        let work = call::prepared(&group, op, inp, out, args.place, checked);
         let work = work.map_err(|words| misuse(format!("{op}: {words}")))?;
         Ok((group, work))
     }
@@ -132,11 +139,11 @@ impl PyGroup {
         call: impl FnOnce(&comity::Group) -> comity::Result<()> + Send,
     ) -> Option<PyResult<()>> {
         self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        interrupt::arm();
-        let busy = Busy(&self.busy);
+        interpreter::arm();
+        let busy = Busy(&*self.busy);
         let out = py.detach(|| call(group));
         drop(busy);
-        let raised = |e| interrupt::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e));
+        let raised = |e| interpreter::taken().unwrap_or_else(|| errors::raised(py, Some(group.rank()), &e));
         Some(out.map_err(raised))
     }
 
@@ -157,17 +164,17 @@ impl PyGroup {
         &self,
         group: &comity::Group,
         work: impl FnOnce(&comity::Group) -> comity::Result<()> + Send + 'static,
-        hold: Option<Py<PyAny>>,
-    ) -> Arc<RequestState> {
-        let state = RequestState::new(Some(group.rank()), hold);
-        let ending = FinishGuard::new(state.clone(), self.busy.clone());
+    ) -> Arc<ForeignRequest> {
+        let (end, ending) = ForeignRequest::begin();
+        let busy = Busy::queued(&self.busy);
         group
             .spawn(move |g| {
                 ending.set(work(g));
+                drop(busy);
                 Ok(())
             })
             .detach();
-        state
+        end
     }
 }
 
@@ -243,7 +250,7 @@ impl PyGroup {
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
         let group = self.limited(py, None)?;
-        let busy = FinishGuard::new(RequestState::new(None, None), self.busy.clone());
+        let busy = Busy::queued(&self.busy);
         let parent = group.clone();
         let work = move || {
             let out = group.split(color, key);
@@ -320,8 +327,8 @@ impl PyGroup {
             told.store(group.sync(&mut views, holds)?, Ordering::Relaxed);
             Ok(())
         };
-        let state = self.queue(&group, work, None);
-        wait_to_the_end(py, &state, |words| group.abort(words))?;
+        let end = self.queue(&group, work);
+        wait_to_the_end(py, group.rank(), &end, |words| group.abort(words))?;
         Ok(received.load(Ordering::Relaxed))
     }
 
@@ -359,8 +366,8 @@ impl PyGroup {
         let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let Some(out) = self.alone(py, &group, |group| work.run(group)) else {
             // Behind earlier work this thread would sleep where no signal reaches it.
-            let state = self.queue(&group, move |g| work.run(g), None);
-            return wait_to_the_end(py, &state, |words| group.abort(words));
+            let end = self.queue(&group, move |g| work.run(g));
+            return wait_to_the_end(py, group.rank(), &end, |words| group.abort(words));
         };
         out
     }
@@ -377,7 +384,15 @@ impl PyGroup {
     ) -> PyResult<PyRequest> {
         let (group, work) = self.prepared(py, op, [inp, out], args)?;
         let what = work.op().to_string();
-        Ok(PyRequest::new(self.queue(&group, move |g| work.run(g), hold), what, self.home))
+        let given = Arc::new(Mutex::new(Given { hold, ..Given::default() }));
+        // The memory stays until the call has ended, also where nobody keeps the request.
+        let kept = Arc::clone(&given);
+        let call = move |g: &comity::Group| {
+            let out = work.run(g);
+            drop(kept);
+            out
+        };
+        Ok(PyRequest::new(self.queue(&group, call), given, group.rank(), what, self.home))
     }
 
     fn __repr__(&self) -> String {

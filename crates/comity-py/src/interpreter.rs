@@ -1,4 +1,5 @@
-//! The interpreter, as threads that Python did not start reach it. They are done with it before it ends: up to Python 3.13 a thread that
+//! The interpreter, as threads that Python did not start reach it, and as its signal handlers run while a call waits, which they may end
+//! (Ctrl-C). Those threads are done with it before it ends: up to Python 3.13 a thread that
 //! comes back to one that ends is taken down in the middle of Rust's frames, and the process aborts.
 //!
 //! ```text
@@ -11,8 +12,12 @@
 
 use pyo3::{ffi, prelude::*, types::PyTuple};
 use std::{
+    cell::{Cell, RefCell},
     mem, process,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -112,4 +117,68 @@ pub(crate) fn close(py: Python<'_>) {
             thread::sleep(LOOK);
         }
     });
+}
+
+/// Reason to give up what another thread waits in, once there is one.
+#[derive(Debug, Default)]
+pub(crate) struct JoinInterrupt(Mutex<Option<String>>);
+
+impl JoinInterrupt {
+    pub(crate) fn set(&self, words: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+    }
+
+    fn words(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Run `f` on this thread, whose waits ask for this wish.
+    pub(crate) fn heed<R>(self: Arc<Self>, f: impl FnOnce() -> R) -> R {
+        HEEDED.replace(Some(self));
+        comity::interrupt_with(Some(|| HEEDED.with_borrow(Clone::clone)?.words()));
+        let out = f();
+        comity::interrupt_with(None);
+        out
+    }
+}
+
+/// Return whether this thread, which joins, is to give up: a signal handler raised in the thread that waits for it.
+#[pyfunction]
+pub(crate) fn is_given_up() -> bool {
+    HEEDED.with_borrow(|wish| wish.as_ref().is_some_and(|wish| wish.words().is_some()))
+}
+
+thread_local! {
+    static HEEDED: RefCell<Option<Arc<JoinInterrupt>>> = const { RefCell::new(None) };
+    static ARMED: Cell<bool> = const { Cell::new(false) };
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Let calls that this thread waits in look for signals.
+pub(crate) fn arm() {
+    if !ARMED.replace(true) {
+        comity::interrupt_with(Some(ask));
+    }
+}
+
+/// Exception that a signal handler raised during the last call, if any.
+pub(crate) fn taken() -> Option<PyErr> {
+    RAISED.take()
+}
+
+/// Description of an exception from a signal handler for the other ranks.
+pub(crate) fn words(py: Python<'_>, e: &PyErr) -> String {
+    let class = e.get_type(py).name().map_or_else(|_| "a signal".into(), |n| n.to_string());
+    format!("its program was interrupted by a signal ({class})")
+}
+
+fn ask() -> Option<String> {
+    let asked = Python::try_attach(|py| {
+        let e = py.check_signals().err()?;
+        let words = words(py, &e);
+        RAISED.replace(Some(e));
+        Some(words)
+    });
+    // None: the interpreter ends, and nobody will see what this call brings.
+    asked.unwrap_or_else(|| Some("its interpreter ended".into()))
 }

@@ -3,44 +3,35 @@
 //!
 //! Calls wait without the interpreter's lock. A call with no earlier work under way runs on the thread that makes it.
 
-mod args;
 mod arrays;
+mod call;
 mod callbacks;
 mod config;
 mod errors;
-mod exchange;
 mod group;
 mod interpreter;
-mod interrupt;
-mod logging;
 mod memory;
-mod raw;
 mod request;
-mod shared;
-mod store;
-mod work;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
-    use crate::{errors, interpreter, raw, work::BufferSpec};
+    use crate::{call::BufferSpec, errors, interpreter, memory};
     use comity::{BackendKind, DType, MAX_TAG, Op, Place, ReduceOp};
     use pyo3::{prelude::*, types::IntoPyDict};
     use std::{ffi::OsString, path::PathBuf};
 
     #[pymodule_export]
     use crate::{
-        args::CallArgs,
         arrays::know_numpy,
+        call::CallArgs,
         callbacks::post,
-        config::{init, init_with_store},
+        config::{PyStore, init, init_with_store},
         group::PyGroup,
-        interrupt::is_given_up,
-        memory::HeldMemory,
+        interpreter::is_given_up,
+        memory::{HeldMemory, SharedBytes},
         request::PyRequest,
-        shared::SharedBytes,
-        store::PyStore,
     };
 
     #[pymodule_init]
@@ -71,7 +62,8 @@ mod _core {
     /// Copy the bytes of one buffer to another of the same size.
     #[pyfunction]
     fn copy(py: Python<'_>, from: BufferSpec, to: BufferSpec) -> PyResult<()> {
-        let pair = raw::memory(from, Place::Host).and_then(|f| Ok((f, raw::memory(to, Place::Host)?)));
+        let pair =
+            memory::vouched(from, Place::Host).and_then(|f| Ok((f, memory::vouched(to, Place::Host)?)));
         let (from, to) = pair.map_err(|words| errors::misuse(py, None, words, None))?;
         if from.range().len() != to.range().len() {
             return Err(errors::misuse(py, None, "the two buffers differ in size".into(), None));

@@ -1,14 +1,14 @@
 //! Work that runs in its turn on the group's thread, as Python waits for it.
 
-use crate::{callbacks, errors, interpreter, interrupt};
-use comity::{Error, tools::HomeProcess};
+use crate::{callbacks, errors, interpreter};
+use comity::{
+    Error,
+    tools::{ForeignRequest, HomeProcess},
+};
 use pyo3::prelude::*;
 use std::{
     mem,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,128 +18,37 @@ const ENDING: Duration = Duration::from_secs(3);
 /// Time that a wait goes without a look at signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// State of a piece of work, shared by the group's thread and Python.
-pub(crate) struct RequestState {
-    /// This process's rank in the group, for errors.
-    rank: Option<usize>,
-    inner: Mutex<Inner>,
-    done: Condvar,
-}
-
+/// Objects that Python gave to a request: let go of under the interpreter's lock where that is at hand.
 #[derive(Default)]
-struct Inner {
-    out: Option<Result<(), Error>>,
-    callbacks: Vec<Py<PyAny>>,
-    /// Owner of the memory. Let go under the interpreter's lock where that is at hand.
-    hold: Option<Py<PyAny>>,
+pub(crate) struct Given {
+    pub(crate) callbacks: Vec<Py<PyAny>>,
+    /// Owner of the memory. Where callbacks come, it goes with them.
+    pub(crate) hold: Option<Py<PyAny>>,
 }
 
-impl RequestState {
-    pub(crate) fn new(rank: Option<usize>, hold: Option<Py<PyAny>>) -> Arc<Self> {
-        let inner = Inner { hold, ..Inner::default() };
-        Arc::new(Self { rank, inner: Mutex::new(inner), done: Condvar::new() })
+/// Wait for the end, and let signal handlers run meanwhile; `false` when `limit` passed first.
+fn wait(py: Python<'_>, end: &ForeignRequest, limit: Option<Duration>) -> PyResult<bool> {
+    if end.out().is_some() {
+        return Ok(true);
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The work has ended. The first word counts.
-    fn set(&self, out: Result<(), Error>) {
-        let mut inner = self.lock();
-        if inner.out.is_some() {
-            return;
-        }
-        inner.out = Some(out);
-        let callbacks = mem::take(&mut inner.callbacks);
-        let error = inner.out.clone().and_then(Result::err);
-        // Where callbacks come, what is held goes with them.
-        let hold = if callbacks.is_empty() { None } else { inner.hold.take() };
-        drop(inner);
-        self.done.notify_all();
-        if !callbacks.is_empty() {
-            let rank = self.rank;
-            callbacks::run_soon(move |py| {
-                drop(hold);
-                callbacks.iter().for_each(|f| tell(py, f, rank, error.as_ref()));
-            });
-        }
-    }
-
-    /// Wait until `until`; whether the work has ended.
-    fn wait_until(&self, until: Instant) -> bool {
-        let mut inner = self.lock();
-        while inner.out.is_none() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            // WAIT(until): background work, to the deadline of who calls
-            inner = self.done.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-
-    /// Wait for the end, and let signal handlers run meanwhile; `false` when `limit` passed first.
-    pub(crate) fn wait(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<bool> {
-        if self.is_done() {
+    let until = limit.and_then(|l| Instant::now().checked_add(l));
+    loop {
+        let slice = Instant::now() + SLICE;
+        let slice = until.map_or(slice, |e| e.min(slice));
+        if py.detach(|| ForeignRequest::wait_any(&[end], Some(slice))).is_some() {
             return Ok(true);
         }
-        let end = limit.and_then(|l| Instant::now().checked_add(l));
-        loop {
-            let slice = Instant::now() + SLICE;
-            let until = end.map_or(slice, |e| e.min(slice));
-            if py.detach(|| self.wait_until(until)) {
-                return Ok(true);
-            }
-            if end.is_some_and(|e| Instant::now() >= e) {
-                // It may have ended while this thread came back to the interpreter.
-                return Ok(self.is_done());
-            }
-            py.check_signals()?;
+        if until.is_some_and(|e| Instant::now() >= e) {
+            // It may have ended while this thread came back to the interpreter.
+            return Ok(end.out().is_some());
         }
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        self.lock().out.is_some()
-    }
-
-    /// Result; also lets go of the memory.
-    pub(crate) fn out(&self, py: Python<'_>) -> Option<Result<(), PyErr>> {
-        let mut inner = self.lock();
-        let out = inner.out.clone()?;
-        let hold = inner.hold.take();
-        drop(inner);
-        // May run a destructor, so the state must not be locked.
-        drop(hold);
-        Some(out.map_err(|e| errors::raised(py, self.rank, &e)))
+        py.check_signals()?;
     }
 }
 
-/// The end of one piece of work, whatever becomes of it.
-pub(crate) struct FinishGuard {
-    state: Arc<RequestState>,
-    busy: Arc<AtomicUsize>,
-}
-
-impl FinishGuard {
-    pub(crate) fn new(state: Arc<RequestState>, busy: Arc<AtomicUsize>) -> Self {
-        busy.fetch_add(1, Ordering::Relaxed);
-        Self { state, busy }
-    }
-
-    pub(crate) fn set(self, out: Result<(), Error>) {
-        self.state.set(out);
-    }
-}
-
-impl Drop for FinishGuard {
-    fn drop(&mut self) {
-        self.busy.fetch_sub(1, Ordering::Release);
-        // Only where the work panicked, or no thread could be had for it.
-        let message = "it could not be run: no thread, or a panic";
-        self.state.set(Err(Error::os("background work", std::io::Error::other(message))));
-    }
+/// Result of work, if it has ended.
+fn out(py: Python<'_>, end: &ForeignRequest, rank: Option<usize>) -> Option<PyResult<()>> {
+    Some(end.out()?.map_err(|e| errors::raised(py, rank, &e)))
 }
 
 fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option<&Error>) {
@@ -153,14 +62,36 @@ fn tell(py: Python<'_>, callback: &Py<PyAny>, rank: Option<usize>, error: Option
 /// Work under way.
 #[pyclass(frozen, module = "comity._core", name = "Request")]
 pub(crate) struct PyRequest {
-    state: Arc<RequestState>,
+    end: Arc<ForeignRequest>,
+    given: Arc<Mutex<Given>>,
+    /// This process's rank in the group, for errors.
+    rank: usize,
     what: String,
     home: HomeProcess,
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl PyRequest {
-    pub(crate) fn new(state: Arc<RequestState>, what: String, home: HomeProcess) -> Self {
-        Self { state, what, home }
+    pub(crate) fn new(
+        end: Arc<ForeignRequest>,
+        given: Arc<Mutex<Given>>,
+        rank: usize,
+        what: String,
+        home: HomeProcess,
+    ) -> Self {
+        Self { end, given, rank, what, home }
+    }
+
+    /// Result; also lets go of the memory.
+    fn out(&self, py: Python<'_>) -> Option<PyResult<()>> {
+        let out = out(py, &self.end, Some(self.rank))?;
+        let hold = lock(&self.given).hold.take();
+        // May run a destructor, so what was given must not be locked.
+        drop(hold);
+        Some(out)
     }
 }
 
@@ -169,9 +100,9 @@ impl PyRequest {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         errors::check_home(py, self.home)?;
-        let limit = timeout.map(|t| seconds(py, self.state.rank, t)).transpose()?;
+        let limit = timeout.map(|t| seconds(py, Some(self.rank), t)).transpose()?;
         // WAIT(limit): background work, to the caller's limit; it looks at Python's signals ten times a second
-        if !self.state.wait(py, limit)? {
+        if !wait(py, &self.end, limit)? {
             let message = format!(
                 "{} is still under way after {:?}; the group is unharmed: wait again, or abort it",
                 self.what,
@@ -179,35 +110,46 @@ impl PyRequest {
             );
             return Err(errors::new(py, "TimeoutError", message, None, Some(self.what.clone()), None));
         }
-        self.state.out(py).unwrap_or(Ok(()))
+        self.out(py).unwrap_or(Ok(()))
     }
 
     fn done(&self) -> bool {
-        self.state.is_done()
+        self.end.out().is_some()
     }
 
     /// The exception it ended with; `None` while it is under way and when it went well.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
-        self.state.out(py)?.err()
+        self.out(py)?.err()
     }
 
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) {
-        let mut inner = self.state.lock();
-        let Some(out) = inner.out.clone() else {
-            inner.callbacks.push(callback);
-            return;
-        };
-        drop(inner);
-        tell(py, &callback, self.state.rank, out.err().as_ref());
+        let rank = Some(self.rank);
+        if let Some(out) = self.end.out() {
+            return tell(py, &callback, rank, out.err().as_ref());
+        }
+        let mut given = lock(&self.given);
+        given.callbacks.push(callback);
+        let is_first = given.callbacks.len() == 1;
+        drop(given);
+        if is_first {
+            let given = Arc::clone(&self.given);
+            self.end.then(move |out| {
+                let error = out.as_ref().err().cloned();
+                callbacks::run_soon(move |py| {
+                    let Given { callbacks, hold } = mem::take(&mut *lock(&given));
+                    drop(hold);
+                    callbacks.iter().for_each(|f| tell(py, f, rank, error.as_ref()));
+                });
+            });
+        }
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.state.is_done() { "done" } else { "under way" };
+        let state = if self.end.out().is_some() { "done" } else { "under way" };
         format!("<comity._core.Request {}: {state}>", self.what)
     }
 }
 
-/// A limit in seconds.
 pub(crate) fn seconds(py: Python<'_>, rank: Option<usize>, t: f64) -> PyResult<Duration> {
     if t.is_nan() || t <= 0.0 {
         return Err(errors::misuse(py, rank, format!("a timeout is more than 0 seconds, not {t}"), None));
@@ -225,8 +167,7 @@ pub(crate) fn watched<T: Send + 'static>(
     give_up: impl FnOnce(String) + Send + 'static,
 ) -> PyResult<T> {
     let slot = Arc::new(Mutex::new(None));
-    let state = RequestState::new(rank, None);
-    let ending = FinishGuard::new(state.clone(), Arc::default());
+    let (end, ending) = ForeignRequest::begin();
     let made = slot.clone();
     let started = std::thread::Builder::new().name("comity-join".into()).spawn(move || {
         let out = f();
@@ -239,18 +180,18 @@ pub(crate) fn watched<T: Send + 'static>(
         return Err(errors::raised(py, rank, &e));
     }
     // WAIT(give_up): a join, which has a deadline; a signal ends it
-    if let Err(e) = state.wait(py, None) {
-        let words = interrupt::words(py, &e);
+    if let Err(e) = wait(py, &end, None) {
+        let words = interpreter::words(py, &e);
         py.detach(|| {
             // It may wait for what `f` holds. Without a thread the call ends at its limit.
             let _ = std::thread::Builder::new().name("comity-abort".into()).spawn(move || give_up(words));
             // Whoever tries again meets nothing of this try.
-            state.wait_until(Instant::now() + ENDING);
+            ForeignRequest::wait_any(&[&end], Some(Instant::now() + ENDING));
             drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
         });
         return Err(e);
     }
-    state.out(py).unwrap_or(Ok(()))?;
+    out(py, &end, rank).unwrap_or(Ok(()))?;
     let made = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     made.ok_or_else(|| errors::new(py, "Error", "nothing came back".into(), None, None, None))
 }
@@ -259,17 +200,18 @@ pub(crate) fn watched<T: Send + 'static>(
 /// handler raises. `abort` ends it then.
 pub(crate) fn wait_to_the_end(
     py: Python<'_>,
-    state: &RequestState,
+    rank: usize,
+    end: &ForeignRequest,
     abort: impl FnOnce(&str) + Send,
 ) -> PyResult<()> {
     // WAIT(abort): a call, which has a deadline; a signal aborts it
-    if let Err(e) = state.wait(py, None) {
-        let words = interrupt::words(py, &e);
+    if let Err(e) = wait(py, end, None) {
+        let words = interpreter::words(py, &e);
         py.detach(|| {
             abort(&words);
-            while !state.wait_until(Instant::now() + SLICE) {}
+            while ForeignRequest::wait_any(&[end], Some(Instant::now() + SLICE)).is_none() {}
         });
         return Err(e);
     }
-    state.out(py).unwrap_or(Ok(()))
+    out(py, end, Some(rank)).unwrap_or(Ok(()))
 }

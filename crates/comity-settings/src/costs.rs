@@ -108,7 +108,8 @@ impl AsRef<PairCosts> for LinkCosts {
 /// Source of the costs by which plans are chosen: for `comity info`.
 ///
 /// ```
-/// let note = comity::tools::costs_note(&comity::Config::from_env()?);
+/// let config = comity::Config::from_env()?;
+/// let note = comity::tools::CostsNote::of(&comity::tools::settings(&config).costs);
 /// println!("{} costs: {}", note.used, note.why);
 /// # Ok::<(), comity::Error>(())
 /// ```

@@ -1,8 +1,18 @@
-//! Calls as other languages ask for them: memory that they vouch for, and the method of [`Group`] that an operation with its buffers means.
+//! Calls as other languages ask for them: memory that they vouch for, the method of [`Group`] that an operation with its buffers means, and
+//! the end of work in the background.
 #![allow(unsafe_code, reason = "memory that another language vouches for")]
 
-use crate::{DType, Error, ErrorKind, Group, Misuse, Op, Place, ReduceOp, Result, View, ViewMut, Wire, cuda};
-use std::{ops::Range, ptr};
+use crate::{
+    DType, Error, ErrorKind, Group, Misuse, Op, Place, ReduceOp, Result, View, ViewMut, Wire, cuda,
+    sync::lock,
+};
+use std::{
+    fmt, io, mem,
+    ops::Range,
+    ptr,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 /// Memory of a call: an address, a type and a count of elements.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +231,6 @@ impl ForeignCall {
         }
     }
 
-    /// A buffer is missing.
     fn lacking(&self) -> Error {
         let misuse = Misuse::Length { buffer: "buffer", expected: 1, got: 0, why: "; none was given" };
         ErrorKind::Misuse { op: self.op, misuse }.into()
@@ -252,5 +261,136 @@ fn shape(
         Op::AllGather => is_own(&d, &s).then_some(Shape::Own),
         Op::ReduceScatter => is_own(&s, &d).then_some(Shape::Own),
         _ => None,
+    }
+}
+
+/// Work in the background: its end, those who wait for that, and what is called then.
+#[derive(Default)]
+pub struct ForeignRequest(Mutex<Underway>);
+
+#[derive(Default)]
+struct Underway {
+    out: Option<Result<()>>,
+    waiting: Vec<Bell>,
+    then: Vec<EndCallback>,
+}
+
+type EndCallback = Box<dyn FnOnce(&Result<()>) + Send>;
+
+/// Time that a wait without a limit takes between two looks.
+const SLICE: Duration = Duration::from_secs(3600);
+
+/// Rings when one of the requests that somebody waits for has ended.
+type Bell = Arc<(Mutex<()>, Condvar)>;
+
+impl fmt::Debug for ForeignRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ForeignRequest").field(&self.out()).finish()
+    }
+}
+
+impl ForeignRequest {
+    /// A request, and the half of it that the work has.
+    pub fn begin() -> (Arc<Self>, RequestEnd) {
+        let request = Arc::<Self>::default();
+        (Arc::clone(&request), RequestEnd(request))
+    }
+
+    /// Result of the work; `None` while it is under way.
+    pub fn out(&self) -> Option<Result<()>> {
+        lock(&self.0).out.clone()
+    }
+
+    /// Call this when it has ended, on the thread that ends it; now, if it has.
+    pub fn then(&self, tell: impl FnOnce(&Result<()>) + Send + 'static) {
+        let mut underway = lock(&self.0);
+        let Some(out) = underway.out.clone() else { return underway.then.push(Box::new(tell)) };
+        drop(underway);
+        tell(&out);
+    }
+
+    /// Wait until one of these has ended; which, or none by `until`. `None` waits as long as the work takes.
+    pub fn wait_any(all: &[&Self], until: Option<Instant>) -> Option<usize> {
+        let bell = Bell::default();
+        all.iter().for_each(|request| lock(&request.0).waiting.push(Arc::clone(&bell)));
+        // An end that is not seen below rings only when this thread waits.
+        let mut held = lock(&bell.0);
+        let ended = loop {
+            let ended = all.iter().position(|request| lock(&request.0).out.is_some());
+            let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
+            if ended.is_some() || left.is_zero() {
+                break ended;
+            }
+            // WAIT(left): background work, to the caller's limit; without one, calls with deadlines
+            held = bell.1.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(held);
+        all.iter().for_each(|request| lock(&request.0).waiting.retain(|other| !Arc::ptr_eq(other, &bell)));
+        ended
+    }
+
+    /// The first word counts.
+    fn end(&self, out: Result<()>) {
+        let mut underway = lock(&self.0);
+        if underway.out.is_some() {
+            return;
+        }
+        let ended = Underway { out: Some(out.clone()), ..Underway::default() };
+        let Underway { waiting, then, .. } = mem::replace(&mut *underway, ended);
+        drop(underway);
+        for bell in waiting {
+            drop(lock(&bell.0));
+            bell.1.notify_all();
+        }
+        then.into_iter().for_each(|tell| tell(&out));
+    }
+}
+
+/// The end of a [`ForeignRequest`], also where its work never runs.
+#[derive(Debug)]
+pub struct RequestEnd(Arc<ForeignRequest>);
+
+impl RequestEnd {
+    /// The work has ended so.
+    pub fn set(self, out: Result<()>) {
+        self.0.end(out);
+    }
+}
+
+impl Drop for RequestEnd {
+    fn drop(&mut self) {
+        let never = io::Error::other("it could not be run: no thread, or a panic");
+        self.0.end(Err(Error::os("background work", never)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn an_end_is_heard_by_who_waits_and_by_who_asked_before_or_after() {
+        let (first, first_end) = ForeignRequest::begin();
+        let (second, second_end) = ForeignRequest::begin();
+        let (tell, told) = mpsc::channel();
+        let before = tell.clone();
+        second.then(move |out| before.send(out.clone()).unwrap());
+        assert_eq!(ForeignRequest::wait_any(&[&first, &second], Some(Instant::now())), None);
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
+        thread::scope(|s| {
+            let waits = s.spawn(|| ForeignRequest::wait_any(&[&first, &second], None));
+            second_end.set(Ok(()));
+            assert_eq!(waits.join().unwrap(), Some(1));
+        });
+        assert_eq!((told.try_recv(), second.out()), (Ok(Ok(())), Some(Ok(()))));
+        second.then(move |out| tell.send(out.clone()).unwrap());
+        assert_eq!(told.try_recv(), Ok(Ok(())));
+        // Nobody is left who would be rung.
+        assert!(lock(&first.0).waiting.is_empty());
+        // Work that never ran has an end, too.
+        assert!(first.out().is_none());
+        drop(first_end);
+        assert!(first.out().unwrap().unwrap_err().to_string().contains("could not be run"));
     }
 }

@@ -7,21 +7,23 @@
 //! | for | items |
 //! |---|---|
 //! | a launcher | [`Store`], at which its ranks meet; [`Sheet`], [`Tally`] and [`LiveRank`], what a rank did and does in memory that both see |
-//! | `comity info` | [`VARIABLES`], [`link_notes`], [`address_notes`], [`costs_note`], [`network_in_words`], [`lanes_in_words`], [`trust_in_words`] |
+//! | `comity info` | [`VARIABLES`]; [`settings`], whose methods say what they mean here; [`CostsNote`] |
 //! | `comity check`, `comity bench` | [`hosts`], [`connections`], [`prefer_algorithm`], [`bytes_pulled`], [`bytes_in_lanes`]; memory of CUDA devices in [`cuda`] |
-//! | the Python package and libcomity | [`HomeProcess`], which forked children are told from; [`ForeignCall`], a call with [`ForeignMemory`] and [`ForeignArgs`] |
+//! | the Python package and libcomity | [`HomeProcess`], which forked children are told from; [`ForeignCall`], a call with [`ForeignMemory`] and [`ForeignArgs`]; [`ForeignRequest`] and [`RequestEnd`], work in the background |
 //! | both | [`on_warning`], for a process whose program listens to no events |
 //! | `comity report` | [`Flight`], a file that a rank writes when a group fails |
 
 pub use crate::costs::CostsNote;
-pub use crate::foreign::{ForeignArgs, ForeignCall, ForeignMemory};
+pub use crate::foreign::{ForeignArgs, ForeignCall, ForeignMemory, ForeignRequest, RequestEnd};
+pub use crate::lanes::bytes_carried as bytes_in_lanes;
 pub use crate::recorder::{Flight, FlightCall, FlightState, LiveGroup, LivePath, LiveRank};
 pub use crate::rendezvous::Store;
-pub use crate::settings::{AddressNote, LinkNote, Topic, VARIABLES, Variable};
+pub use crate::settings::{AddressNote, LinkNote, Settings, Topic, VARIABLES, Variable};
 pub use crate::stats::{Sheet, Tally};
-pub use crate::sys::HomeProcess;
+pub use crate::sys::{HomeProcess, bytes_pulled};
 #[cfg(target_os = "linux")]
 pub use crate::sys::{peer_user, refused as refused_call};
+pub use crate::warnings::on_warning;
 use crate::{Algorithm, Config, Group};
 
 /// Memory, streams and events of CUDA devices.
@@ -42,17 +44,6 @@ pub fn hosts(group: &Group) -> Option<Vec<usize>> {
     group.hosts()
 }
 
-/// Lists the use that this process would make of each kind of link, the preferred ones first, and the reasons.
-///
-/// ```
-/// let notes = comity::tools::link_notes(&comity::Config::from_env()?);
-/// assert!(notes.iter().any(|note| note.kind == comity::LinkKind::Tcp));
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn link_notes(config: &Config) -> Vec<LinkNote> {
-    config.settings.link_notes()
-}
-
 /// The number of connections of the link to each rank of a group, by rank; `None` where none is made, and for the rank itself.
 ///
 /// ```
@@ -62,89 +53,18 @@ pub fn connections(group: &Group) -> Vec<Option<usize>> {
     group.connections()
 }
 
-/// The addresses of this host's interfaces, and which of them this process would use.
+/// The settings of a configuration, for `comity info`: what they mean on this host, in words.
 ///
 /// ```
-/// for note in comity::tools::address_notes(&comity::Config::from_env()?) {
-///     println!("{note:?}");
-/// }
+/// let config = comity::Config::from_env()?;
+/// let settings = comity::tools::settings(&config);
+/// assert!(settings.link_notes().iter().any(|note| note.kind == comity::LinkKind::Tcp));
+/// assert!(settings.lanes_in_words().contains("thread") && !settings.trust_in_words().is_empty());
+/// println!("{:?}; {}", settings.address_notes(), settings.network_in_words());
 /// # Ok::<(), comity::Error>(())
 /// ```
-pub fn address_notes(config: &Config) -> Vec<AddressNote> {
-    config.settings.address_notes()
-}
-
-/// A sentence: which ports and interfaces this process would use, and whether ranks may pass on what others say.
-///
-/// ```
-/// let words = comity::tools::network_in_words(&comity::Config::from_env()?);
-/// assert!(!words.is_empty());
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn network_in_words(config: &Config) -> String {
-    config.settings.network_in_words()
-}
-
-/// Returns the costs that plans would be chosen by, and their source.
-///
-/// ```
-/// let note = comity::tools::costs_note(&comity::Config::from_env()?);
-/// # let _ = note;
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn costs_note(config: &Config) -> CostsNote {
-    CostsNote::of(&config.settings.costs)
-}
-
-/// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the
-/// process has a subscriber of `tracing` already.
-///
-/// ```
-/// assert!(comity::tools::on_warning(|words| eprintln!("comity: {words}")));
-/// assert!(!comity::tools::on_warning(|_| ()));
-/// ```
-pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
-    crate::warnings::on_warning(tell)
-}
-
-/// Returns the number of message bytes that this process has read in the memory of other ranks, so far.
-///
-/// ```
-/// assert_eq!(comity::tools::bytes_pulled(), 0);
-/// ```
-pub fn bytes_pulled() -> u64 {
-    crate::sys::bytes_pulled()
-}
-
-/// Number of bytes that ranks of this process have moved in lanes, each of them by one of several threads.
-///
-/// ```
-/// println!("{} MiB in lanes", comity::tools::bytes_in_lanes() >> 20);
-/// ```
-pub fn bytes_in_lanes() -> u64 {
-    crate::lanes::bytes_carried()
-}
-
-/// A sentence: with how many threads a rank moves a large message within its host.
-///
-/// ```
-/// let words = comity::tools::lanes_in_words(&comity::Config::from_env()?);
-/// assert!(words.contains("thread"));
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn lanes_in_words(config: &Config) -> String {
-    config.settings.lanes_in_words()
-}
-
-/// A few words on the job's key, by which this rank would know the others. The key itself is not in them.
-///
-/// ```
-/// let words = comity::tools::trust_in_words(&comity::Config::from_env()?);
-/// assert!(!words.is_empty());
-/// # Ok::<(), comity::Error>(())
-/// ```
-pub fn trust_in_words(config: &Config) -> &'static str {
-    config.settings.trust_in_words()
+pub fn settings(config: &Config) -> &Settings {
+    &config.settings
 }
 
 /// Carry out the calls of `group` by `algorithm` from now on, where it can; with `None` again by the cheapest.

@@ -20,8 +20,14 @@ fn is_ours(target: &str) -> bool {
 
 struct WarningVoice<F>(F);
 
-/// Has `tell` called with each warning, on the thread that has it; false where the process has another subscriber.
-pub(crate) fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
+/// Has `tell` called with each warning of the library in this process, on the thread that has it; the answer is `false` where the
+/// process has a subscriber of `tracing` already.
+///
+/// ```
+/// assert!(comity::tools::on_warning(|words| eprintln!("comity: {words}")));
+/// assert!(!comity::tools::on_warning(|_| ()));
+/// ```
+pub fn on_warning(tell: impl Fn(&str) + Send + Sync + 'static) -> bool {
     set_global_default(WarningVoice(tell)).is_ok()
 }
 

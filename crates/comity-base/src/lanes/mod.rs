@@ -45,7 +45,7 @@ pub fn count_carried(bytes: usize) {
     CARRIED.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// Bytes that ranks of this process have moved in lanes so far.
+/// Number of bytes that ranks of this process have moved in lanes, each of them by one of several threads, so far.
 pub fn bytes_carried() -> u64 {
     CARRIED.load(Ordering::Relaxed)
 }

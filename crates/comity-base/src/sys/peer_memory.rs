@@ -19,7 +19,7 @@ use std::{
 /// Bytes of messages that this process has read in others.
 static PULLED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of message bytes that this process has read in others.
+/// Returns the number of message bytes that this process has read in the memory of other ranks, so far.
 pub fn bytes_pulled() -> u64 {
     PULLED.load(Ordering::Relaxed)
 }

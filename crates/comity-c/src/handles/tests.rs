@@ -189,7 +189,7 @@ fn a_group_that_is_called_on_its_own_thread_goes_when_it_is_freed() {
         wire: 0,
     };
     let request = request::start(&find(group).unwrap(), &barrier).unwrap();
-    request.state.then(call, Context(null));
+    request::on_end(&request.end, call, Context(null));
     GO.store(true, Ordering::Release);
     first.wait().unwrap();
     until("the callback was not called", &|| SIZE.load(Ordering::Acquire) == 1);

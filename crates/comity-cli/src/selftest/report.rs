@@ -59,7 +59,7 @@ fn text(machine: &HostFacts, all: &[Outcome], sum: &str) -> String {
     facts(&mut t, machine);
     t += "\n== links\n";
     if let Ok(config) = Config::from_env() {
-        for note in tools::link_notes(&config) {
+        for note in tools::settings(&config).link_notes() {
             let _ = writeln!(t, "{}: {}", note.kind, note.why);
             for (name, at) in &note.devices {
                 let _ = writeln!(

@@ -158,7 +158,7 @@ fn links(own: &[OsString]) -> Vec<Row> {
     let mut rows = Vec::new();
     // What the shell says of links is for jobs; here each is tried.
     let notes = match Config::from_env() {
-        Ok(config) => tools::link_notes(&config),
+        Ok(config) => tools::settings(&config).link_notes(),
         Err(e) => return vec![Row { name: "links".into(), plan: Err(format!("settings: {e}")) }],
     };
     for note in notes.iter().filter(|note| note.kind != LinkKind::Local) {

@@ -206,7 +206,7 @@ fn scoped(ip: IpAddr) -> Option<SocketAddr> {
     if !is_link_local(ip) {
         return Some(SocketAddr::new(ip, 0));
     }
-    let notes = comity::tools::address_notes(&Config::new(0, 2));
+    let notes = comity::tools::settings(&Config::new(0, 2)).address_notes();
     let is_it =
         |text: &str| text.split('/').next().and_then(|t| t.parse::<IpAddr>().ok()).is_some_and(|t| t == ip);
     let note = notes.into_iter().find(|n| is_it(&n.address))?;

@@ -52,7 +52,6 @@ fn passed_on(m: &Model<'_>) -> f64 {
     m.levels(m.n, |by| 2.0 * m.hop(by, first / 2.0)) + m.shift(m.bytes - first)
 }
 
-/// A tree of the two.
 #[derive(Clone, Copy)]
 enum Tree {
     First,

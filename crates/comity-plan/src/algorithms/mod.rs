@@ -210,7 +210,6 @@ impl Algorithm {
         self.serves(kind) && kind.has_parts() && needed <= self.definition().parts
     }
 
-    /// Returns true if it can carry out the call.
     pub(crate) fn carries(self, call: &Common<'_>) -> bool {
         self.definition().carries(call)
     }

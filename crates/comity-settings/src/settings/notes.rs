@@ -15,7 +15,7 @@ use std::{
 /// Decision for a kind of link, and the reason.
 ///
 /// ```
-/// for note in comity::tools::link_notes(&comity::Config::from_env()?) {
+/// for note in comity::tools::settings(&comity::Config::from_env()?).link_notes() {
 ///     println!("{}: {} ({})", note.kind, if note.used { "used" } else { "not used" }, note.why);
 /// }
 /// # Ok::<(), comity::Error>(())
@@ -35,7 +35,7 @@ pub struct LinkNote {
 /// An address of this host, as `comity info` tells it.
 ///
 /// ```
-/// for note in comity::tools::address_notes(&comity::Config::from_env()?) {
+/// for note in comity::tools::settings(&comity::Config::from_env()?).address_notes() {
 ///     println!("{} {}{}", note.interface, note.address, if note.used { "" } else { " (not used)" });
 /// }
 /// # Ok::<(), comity::Error>(())
@@ -53,7 +53,7 @@ pub struct AddressNote {
 }
 
 impl Settings {
-    /// `comity::tools::link_notes`.
+    /// Lists the use that this process would make of each kind of link, the preferred ones first, and the reasons.
     pub fn link_notes(&self) -> Vec<LinkNote> {
         let value = |name: &str| self.evidence.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         let note = |kind: LinkKind| {
@@ -121,7 +121,7 @@ impl Settings {
         format!("{} of each rank for a large message, with {ranks} on this host", threads(n))
     }
 
-    /// `comity::tools::trust_in_words`.
+    /// A few words on the job's key, by which this rank would know the others. The key itself is not in them.
     pub fn trust_in_words(&self) -> &'static str {
         let sealed = self.secure == Protection::Data;
         match (&self.key, self.insecure, &self.meeting_point) {

@@ -16,12 +16,10 @@ pub(super) fn is_of_halves(info: &CallInfo) -> bool {
     adds && info.reduce == Some(ReduceOp::Avg) && info.dtype == Some(DType::F16)
 }
 
-/// Divides a contribution of one of `size` ranks.
 pub(super) fn divide_before(contribution: &mut [u8], size: usize) {
     kernel::divide_halves(contribution, power(size));
 }
 
-/// Divides the sum of such contributions.
 pub(super) fn divide_after(sum: &mut [u8], size: usize) {
     if !size.is_power_of_two() {
         kernel::divide_halves(sum, size as f32 / power(size));

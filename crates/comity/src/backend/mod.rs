@@ -5,21 +5,14 @@ mod external;
 mod mpi;
 mod native;
 mod nccl;
-mod single;
 mod wire;
-
-pub(crate) use mpi::Runtime as MpiRuntime;
-pub(crate) use native::NativeBackend;
-pub(crate) use nccl::{NcclAlone, NcclBackend};
-pub(crate) use single::{Lone, Single};
-pub(crate) use wire::WireCalls;
 
 use crate::{
     CallInfo, DType, LinkKind, Op, Result, View, ViewMut,
     engine::Members,
     stats::Counters,
     status::{Failure, GroupStatus, World},
-    view::Memory,
+    view::{self, Memory},
 };
 use comity_plan::Algorithm;
 use std::{
@@ -27,6 +20,11 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
+
+pub(crate) use mpi::Runtime as MpiRuntime;
+pub(crate) use native::NativeBackend;
+pub(crate) use nccl::{NcclAlone, NcclBackend};
+pub(crate) use wire::WireCalls;
 
 /// A checked call with its buffers.
 pub(crate) struct Call<'a> {
@@ -50,11 +48,8 @@ pub(crate) struct Whole {
 
 pub(crate) enum Bufs<'a> {
     None,
-    /// A buffer to read.
     In(View<'a>),
-    /// A buffer to write.
     Out(ViewMut<'a>),
-    /// Separate buffers.
     Both(View<'a>, ViewMut<'a>),
     /// The result replaces the contribution.
     InPlace(ViewMut<'a>),
@@ -194,7 +189,6 @@ impl AbortHandle {
     }
 }
 
-/// Number of elements, and their type.
 type Elements = (usize, DType);
 
 impl Bufs<'_> {
@@ -254,5 +248,43 @@ impl<'a> Call<'a> {
     /// The call, which leaves its buffers.
     pub(crate) fn take(&mut self) -> Self {
         Self { bufs: self.bufs.take(), ..*self }
+    }
+}
+
+/// The backend of a group of one rank in host memory.
+#[derive(Debug)]
+pub(crate) struct Single;
+
+impl Backend for Single {
+    fn run(&mut self, call: Call<'_>, _: Duration) -> Result<()> {
+        if let Bufs::Both(src, dst) = call.bufs {
+            view::copy(src, dst);
+        }
+        Ok(())
+    }
+}
+
+/// The backend of the last rank that is left of a job, which others may join.
+#[derive(Debug)]
+pub(crate) struct Lone {
+    world: Arc<dyn World>,
+    group_id: u64,
+}
+
+impl Lone {
+    pub(crate) fn new(world: Arc<dyn World>, group_id: u64) -> Self {
+        Self { world, group_id }
+    }
+}
+
+impl Backend for Lone {
+    fn run(&mut self, call: Call<'_>, limit: Duration) -> Result<()> {
+        Single.run(call, limit)
+    }
+
+    fn subgroup_factory(&self) -> Option<SubgroupFactory> {
+        let world = Arc::downgrade(&self.world);
+        let ranks = [self.world.rank()].into();
+        Some(SubgroupFactory { world, ranks, group_id: self.group_id, make: Box::new(NativeBackend::make) })
     }
 }

@@ -1,7 +1,6 @@
 //! Plans over links: the backend that needs nothing but memory and sockets.
 
 mod kept;
-mod lanes;
 mod lent;
 mod pair;
 #[cfg(all(test, not(loom)))]
@@ -17,8 +16,7 @@ use crate::{
     view::Memory,
 };
 use comity_plan::{Algorithm, HostLink, Kind, Topology};
-use kept::{KEPT, KeptSchedule, ScheduleKey, fingerprint};
-use lanes::Carried;
+use kept::{Carried, KEPT, KeptSchedule, ScheduleKey, fingerprint};
 use lent::InOnePiece;
 use pair::{PairSchedule, Route};
 use std::{
@@ -423,7 +421,7 @@ impl Backend for NativeBackend {
 /// Returns the members' hosts, and the cost of their links: the same for all of them.
 fn topology(world: &dyn World, host: Vec<usize>, members: &[usize]) -> Topology {
     let mut topology = Topology::new(host, world.cores());
-    topology.lanes = lanes::of(world, members);
+    topology.lanes = kept::lanes_of(world, members);
     if !world.shares_memory() {
         topology.local = topology.remote;
         topology.usual = Some(HostLink::Tcp);

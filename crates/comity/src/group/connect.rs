@@ -109,7 +109,6 @@ impl Config {
         Ok(self.logged(group))
     }
 
-    /// The group that takes this process in.
     fn join_running(&self) -> Result<Group> {
         if matches!(self.settings.backend, BackendKind::Nccl | BackendKind::Mpi) {
             let reason = "a process that joins while the job runs has no communicator with the others".into();

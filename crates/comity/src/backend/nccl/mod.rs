@@ -16,9 +16,7 @@
 //! The communicator is made with the group, one per device and group; its id travels over the group's own authenticated links.
 #![allow(unsafe_code, reason = "addresses of device memory that views promise")]
 
-mod device_comm;
 mod guard;
-mod pair;
 mod parts;
 
 use super::{
@@ -34,8 +32,8 @@ use crate::{
         nccl,
     },
 };
-use device_comm::DeviceComm;
-use pair::UnmatchedSend;
+use guard::DeviceComm;
+use parts::UnmatchedSend;
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -158,7 +156,7 @@ impl NcclBackend {
         until: Instant,
         waiting: &mut Waiting,
     ) -> StepResult<DeviceComm> {
-        let mut made = device.and_then(device_comm::open);
+        let mut made = device.and_then(guard::open);
         // Whether all ranks can is asked before the id is told, so that none waits for one that cannot.
         let mut id = [0u8; 128];
         if members.rank == 0
