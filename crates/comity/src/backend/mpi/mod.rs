@@ -32,7 +32,7 @@ use comity_kernel as kernel;
 use comity_plan::{Buf, Slice};
 use std::{
     collections::VecDeque,
-    io,
+    fmt, io,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
