@@ -99,7 +99,7 @@ fn declared(header: &str) -> String {
 
 const HEAD: &str = "\
 Symbols and layouts that compiled programs rely on, on 64-bit systems. Lines may be added, and fields at the ends of structs.
-A change of a line, or its removal, needs a new version node (COMITY_0) and soname (libcomity.so.0): see tools/steps/src/c.
+A change of a line, or its removal, needs a new version node (COMITY_0) and soname (libcomity.so.0): see tools/steps/scripts/c-install.sh.
 
 ";
 

@@ -1,7 +1,8 @@
 //! Processes whose last calls differ, and that end without closing their group: the sentence is printed, and the job fails.
-#![allow(missing_docs)]
 
-use std::process::{self, Command};
+mod common;
+
+use common::{Ended, lacks, launch, this_test};
 
 const ROLE: &str = "LEAVING_TEST_ROLE";
 
@@ -17,15 +18,13 @@ fn act(role: &str) -> ! {
         // As a language does that does not clean up when it ends.
         std::mem::forget(group);
     }
-    process::exit(0)
+    std::process::exit(0)
 }
 
-fn job(role: &str) -> (Option<i32>, String) {
-    let mut job = Command::new(env!("CARGO_BIN_EXE_comity"));
-    job.args(["launch", "-n", "3", "--timeout", "60", "--"]).arg(std::env::current_exe().unwrap());
-    let test = "a_last_call_that_differs_is_told_at_the_end";
-    let out = job.args([test, "--exact", "--nocapture"]).env(ROLE, role).output().unwrap();
-    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+const TEST: &str = "a_last_call_that_differs_is_told_at_the_end";
+
+fn job(role: &str) -> Ended {
+    Ended::of(launch(&["-n", "3", "--timeout", "60"], &this_test(TEST)).env(ROLE, role))
 }
 
 #[test]
@@ -34,11 +33,9 @@ fn a_last_call_that_differs_is_told_at_the_end() {
         act(&role);
     }
     for role in ["drop", "forget"] {
-        let (code, said) = job(role);
-        assert_ne!(code, Some(0), "{role}: {said}");
-        assert!(said.contains("ranks disagree") && said.contains("broadcast #2"), "{role}: {said}");
-        let (code, said) = job(&format!("{role} rightly"));
-        assert_eq!(code, Some(0), "{role}: {said}");
-        assert!(!said.contains("disagree"), "{role}: {said}");
+        let told = job(role);
+        assert_ne!(told.code, 0, "{role}: {}", told.err);
+        told.says(&["ranks disagree", "broadcast #2"]);
+        lacks(&job(&format!("{role} rightly")).ends(0).err, &["disagree"]);
     }
 }

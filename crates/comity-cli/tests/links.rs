@@ -1,29 +1,23 @@
 //! `comity check --links`, and groups that choose their plans by what it measured.
 
-use comity::LinkCosts;
-use std::{env, fs, process::Command};
+mod common;
 
-/// `comity launch`, without the variables that this test runs under.
+use comity::LinkCosts;
+use common::{COMITY, Ended, comity, run_comity};
+use std::{fs, process::Command};
+
 fn launch(n: usize) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_comity"));
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["COMITY_", "MLX_", "OMPI_", "PMI_", "SLURM_"].iter().any(|p| text.starts_with(p)) {
-            c.env_remove(&name);
-        }
-    }
+    let mut c = comity();
     c.args(["launch", "--timeout", "60", "--tag-output=never", "-n", &n.to_string(), "--"]);
     c
 }
 
-/// Exit code, output, errors.
-fn run(c: &mut Command) -> (Option<i32>, String, String) {
-    let out = c.output().unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code(), text(&out.stdout), text(&out.stderr))
+#[track_caller]
+fn all_ok(c: &mut Command) {
+    let out = Ended::of(c).ends(0).out;
+    assert!(out.trim_end().ends_with("all ok"), "{out}");
 }
 
-const ME: &str = env!("CARGO_BIN_EXE_comity");
 const CHECK: [&str; 6] =
     ["check", "--quick", "--dtypes", "f32", "--ops", "all_reduce,broadcast,all_gather,split,barrier"];
 
@@ -40,14 +34,13 @@ fn far_apart() -> String {
 
 #[test]
 fn every_pair_is_measured_and_told() {
-    let (code, out, errors) = run(launch(3).args([ME, "check", "--links", "--json"]));
-    assert_eq!(code, Some(0), "{errors}");
+    let out = Ended::of(launch(3).args([COMITY, "check", "--links", "--json"])).ends(0).out;
     let costs = LinkCosts::from_json(&out).unwrap();
     assert_eq!(costs.size(), 3);
-    let (code, out, errors) = run(launch(3).args([ME, "check", "--links"]).env("COMITY_LINKS", "tcp"));
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(out.starts_with("# comity") && out.contains("links tcp"), "{out}");
-    assert!(out.contains("latency in us, from row to column") && out.contains("bandwidth in GB/s"), "{out}");
+    let told = Ended::of(launch(3).args([COMITY, "check", "--links"]).env("COMITY_LINKS", "tcp")).ends(0);
+    told.shows(&["links tcp", "latency in us, from row to column", "bandwidth in GB/s"]);
+    let out = told.out;
+    assert!(out.starts_with("# comity"), "{out}");
     assert_eq!(out.lines().count(), 11, "{out}");
 }
 
@@ -56,10 +49,9 @@ fn every_pair_is_measured_and_told() {
 fn long_messages_are_read_where_they_lie_unless_told_not_to() {
     let read = |op, size, pull: Option<&str>| {
         let mut bench = launch(2);
-        bench.args([ME, "bench", op, "--sizes", size, "--budget", "0.02"]);
-        let (code, out, errors) = run(bench.envs(pull.map(|least| ("COMITY_PULL", least))));
-        assert_eq!(code, Some(0), "{out}{errors}");
-        out.contains("where they lay in the memory of other ranks")
+        bench.args([COMITY, "bench", op, "--sizes", size, "--budget", "0.02"]);
+        let told = Ended::of(bench.envs(pull.map(|least| ("COMITY_PULL", least)))).ends(0);
+        told.out.contains("where they lay in the memory of other ranks")
     };
     for (op, size) in [("pingpong", "1M"), ("all_gather", "64K"), ("all_to_all", "64K")] {
         // They are while that is quick: not in each job of a busy machine.
@@ -75,11 +67,8 @@ fn a_slow_pair_changes_the_plan_on_all_ranks_alike() {
     let file = folder.path().join("costs.json");
     fs::write(&file, far_apart()).unwrap();
     let plan = |more: &[&str]| {
-        let out = Command::new(ME)
-            .args(["plan", "all_reduce", "--ranks", "4", "--bytes", "1M"])
-            .args(more)
-            .output();
-        let text = String::from_utf8(out.unwrap().stdout).unwrap();
+        let words = ["plan", "all_reduce", "--ranks", "4", "--bytes", "1M"];
+        let text = run_comity(&[&words[..], more].concat()).out;
         text.lines().find_map(|l| l.split_once(" *").map(|(name, _)| name.to_owned())).unwrap()
     };
     assert_eq!(
@@ -87,32 +76,29 @@ fn a_slow_pair_changes_the_plan_on_all_ranks_alike() {
         ("two-phase", "halving-doubling")
     );
     // Ranks whose plans differed would be told so: the plan is part of what they compare in each call.
-    let (code, out, errors) = run(launch(4).arg(ME).args(CHECK).env("COMITY_COSTS", &file));
-    assert!(code == Some(0) && out.trim_end().ends_with("all ok"), "{out}{errors}");
+    all_ok(launch(4).arg(COMITY).args(CHECK).env("COMITY_COSTS", &file));
     // Rank 0's file holds.
-    let script = format!("[ $COMITY_RANK = 0 ] || COMITY_COSTS=/nowhere; exec {ME} {}", CHECK.join(" "));
-    let (code, out, errors) = run(launch(4).args(["sh", "-c", &script]).env("COMITY_COSTS", &file));
-    assert!(code == Some(0) && out.trim_end().ends_with("all ok"), "{out}{errors}");
+    let script = format!("[ $COMITY_RANK = 0 ] || COMITY_COSTS=/nowhere; exec {COMITY} {}", CHECK.join(" "));
+    all_ok(launch(4).args(["sh", "-c", &script]).env("COMITY_COSTS", &file));
 }
 
 #[test]
 fn ranks_can_measure_when_they_have_met() {
-    let (code, out, errors) = run(launch(3).arg(ME).args(CHECK).env("COMITY_COSTS", "measure"));
-    assert!(code == Some(0) && out.trim_end().ends_with("all ok"), "{out}{errors}");
+    all_ok(launch(3).arg(COMITY).args(CHECK).env("COMITY_COSTS", "measure"));
 }
 
 #[test]
 fn costs_that_cannot_be_used_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("costs.json");
-    for (text, why) in [(far_apart(), "another job"), ("{}".into(), "ranks"), ("no".into(), "JSON")] {
+    let at = file.to_str().unwrap();
+    for (text, at, says) in [
+        (far_apart(), at, &["COMITY_COSTS", "another job"][..]),
+        ("{}".into(), at, &["COMITY_COSTS", "ranks"]),
+        ("no".into(), at, &["COMITY_COSTS", "JSON"]),
+        (String::new(), "/no/such/file", &["COMITY_COSTS=/no/such/file"]),
+    ] {
         fs::write(&file, text).unwrap();
-        let (code, _, errors) = run(launch(2).arg(ME).args(CHECK).env("COMITY_COSTS", &file));
-        assert!(
-            code == Some(2) && errors.contains("COMITY_COSTS") && errors.contains(why),
-            "{code:?} {errors}"
-        );
+        Ended::of(launch(2).arg(COMITY).args(CHECK).env("COMITY_COSTS", at)).ends(2).says(says);
     }
-    let (code, _, errors) = run(launch(2).arg(ME).args(CHECK).env("COMITY_COSTS", "/no/such/file"));
-    assert!(code == Some(2) && errors.contains("COMITY_COSTS=/no/such/file"), "{code:?} {errors}");
 }

@@ -1,13 +1,11 @@
 //! NCCL's faults, with a library that stands in for NCCL and the driver (`tools/softnccl`).
 #![cfg(target_os = "linux")]
 
+mod common;
+
+use common::{COMITY, Ended, comity};
 use softnccl as _;
-use std::{
-    env,
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{env, path::PathBuf, time::Duration};
 
 /// The library: it lies beside this test, or one folder up.
 fn library() -> PathBuf {
@@ -17,12 +15,6 @@ fn library() -> PathBuf {
     found.next().expect("cargo builds libsoftnccl.so for this test")
 }
 
-struct Ended {
-    code: Option<i32>,
-    text: String,
-    took: Duration,
-}
-
 /// all_reduce of f32 on `n` ranks, with these variables.
 fn check(n: usize, vars: &[(&str, &str)]) -> Ended {
     check_type("f32", n, vars)
@@ -30,43 +22,22 @@ fn check(n: usize, vars: &[(&str, &str)]) -> Ended {
 
 /// all_reduce of elements of a type on `n` ranks, with these variables.
 fn check_type(dtype: &str, n: usize, vars: &[(&str, &str)]) -> Ended {
-    let me = env!("CARGO_BIN_EXE_comity");
-    let mut c = Command::new(me);
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["COMITY_", "MLX_", "OMPI_", "PMI_", "SLURM_", "NCCL_", "CUDA_"]
-            .iter()
-            .any(|p| text.starts_with(p))
-        {
-            c.env_remove(&name);
-        }
-    }
-    let limit = ["launch", "--timeout", "60", "-n", &n.to_string(), "--"].map(String::from);
-    c.args(limit).arg(me).args([
-        "check",
-        "--quick",
-        "--device",
-        "cuda",
-        "--ops",
-        "all_reduce",
-        "--dtypes",
-        dtype,
-    ]);
-    c.env("COMITY_CUDA", library()).env("COMITY_NCCL", library()).envs(vars.iter().copied());
-    let start = Instant::now();
-    let out = c.output().unwrap();
-    let text = [out.stdout, out.stderr].concat();
-    Ended {
-        code: out.status.code(),
-        text: String::from_utf8_lossy(&text).into_owned(),
-        took: start.elapsed(),
-    }
+    let flags = ["check", "--quick", "--device", "cuda", "--ops", "all_reduce", "--dtypes", dtype];
+    launch(n, &[&[COMITY], &flags[..]].concat(), vars)
+}
+
+/// These words as each of `n` ranks, with these variables.
+fn launch(n: usize, words: &[&str], vars: &[(&str, &str)]) -> Ended {
+    let mut c = comity();
+    c.args(["launch", "--timeout", "60", "-n", &n.to_string(), "--"]).args(words);
+    c.env("COMITY_CUDA", library()).env("COMITY_NCCL", library());
+    Ended::of(c.envs(vars.iter().copied()))
 }
 
 /// The lines in which rank `rank` says why it gave up.
 fn words_of(ended: &Ended, rank: usize) -> Vec<&str> {
     let start = format!("[{rank}] comity check: ");
-    ended.text.lines().filter_map(|l| l.strip_prefix(start.as_str())).collect()
+    ended.err.lines().filter_map(|l| l.strip_prefix(start.as_str())).collect()
 }
 
 #[test]
@@ -74,16 +45,15 @@ fn a_killed_rank_is_named_by_all_others() {
     for culprit in [0, 2] {
         for loss in ["silent", "error"] {
             let fault = format!("die@{culprit}:5");
-            let ended = check(3, &[("SOFTNCCL_FAULT", fault.as_str()), ("SOFTNCCL_PEER_LOSS", loss)]);
-            assert_eq!(ended.code, Some(137), "{}", ended.text);
+            let ended =
+                check(3, &[("SOFTNCCL_FAULT", fault.as_str()), ("SOFTNCCL_PEER_LOSS", loss)]).ends(137);
             let survivors = (0..3).filter(|&r| r != culprit);
             let all: Vec<_> = survivors.flat_map(|r| words_of(&ended, r)).collect();
             // The launcher gives them a second, which on a crowded machine may be too short for one of them.
-            assert!(!all.is_empty(), "{loss}: {}", ended.text);
+            assert!(!all.is_empty(), "{loss}: {}", ended.err);
             let blamed = format!("rank {culprit} (host ");
-            assert!(all.iter().all(|words| words.starts_with(&blamed)), "{loss}: {}", ended.text);
-            let killed = format!("comity launch: rank {culprit} ");
-            assert!(ended.text.contains(&killed) && ended.text.contains("SIGKILL"), "{}", ended.text);
+            assert!(all.iter().all(|words| words.starts_with(&blamed)), "{loss}: {}", ended.err);
+            ended.says(&[&format!("comity launch: rank {culprit} "), "SIGKILL"]);
             assert!(ended.took < Duration::from_secs(45), "no rank waits for the limit: {:?}", ended.took);
         }
     }
@@ -92,25 +62,23 @@ fn a_killed_rank_is_named_by_all_others() {
 #[test]
 fn what_never_ends_ends_at_the_limit() {
     // The ranks have to meet within it first.
-    let ended = check(2, &[("SOFTNCCL_FAULT", "init-hang@1"), ("COMITY_JOIN_TIMEOUT", "6")]);
-    assert_eq!(ended.code, Some(1), "{}", ended.text);
+    let ended = check(2, &[("SOFTNCCL_FAULT", "init-hang@1"), ("COMITY_JOIN_TIMEOUT", "6")]).ends(1);
     let all: Vec<_> = (0..2).flat_map(|r| words_of(&ended, r)).collect();
     let late =
         |words: &&str| words.contains("by NCCL (ncclCommInitRankConfig; ") && words.contains(" within 6s; ");
-    assert!(all.iter().any(late) && !all.iter().any(|words| words.contains("split")), "{}", ended.text);
+    assert!(all.iter().any(late) && !all.iter().any(|words| words.contains("split")), "{}", ended.err);
     assert!((6..50).contains(&ended.took.as_secs()), "{:?}", ended.took);
-    let ended = check(2, &[("SOFTNCCL_FAULT", "stall@1:5"), ("COMITY_TIMEOUT", "2")]);
-    assert!(ended.code == Some(1) && ended.text.contains("timed out after 2s on rank "), "{}", ended.text);
+    let ended = check(2, &[("SOFTNCCL_FAULT", "stall@1:5"), ("COMITY_TIMEOUT", "2")]).ends(1);
+    ended.says(&["timed out after 2s on rank "]);
     assert!(ended.took < Duration::from_secs(45), "{:?}", ended.took);
 }
 
 #[test]
 fn an_asynchronous_error_ends_the_group_on_all_ranks() {
-    let ended = check(3, &[("SOFTNCCL_FAULT", "async@1:5")]);
-    assert_eq!(ended.code, Some(1), "{}", ended.text);
-    assert!(ended.text.contains("unhandled system error (code 2)"), "{}", ended.text);
+    let ended = check(3, &[("SOFTNCCL_FAULT", "async@1:5")]).ends(1);
+    ended.says(&["unhandled system error (code 2)"]);
     for words in [0, 2].into_iter().flat_map(|r| words_of(&ended, r)) {
-        assert!(words.starts_with("rank 1 (host "), "{}", ended.text);
+        assert!(words.starts_with("rank 1 (host "), "{}", ended.err);
     }
 }
 
@@ -118,8 +86,7 @@ fn an_asynchronous_error_ends_the_group_on_all_ranks() {
 fn a_rank_whose_device_is_slow_makes_no_other_call() {
     // NCCL has no product of complex numbers: it goes through host memory, where the other rank waits for the copy.
     for at in [20, 21, 40] {
-        let ended = check_type("c64", 2, &[("SOFTNCCL_FAULT", &format!("slow@1:{at}"))]);
-        assert!(ended.code == Some(0) && ended.text.contains("all ok"), "{at}: {}", ended.text);
+        check_type("c64", 2, &[("SOFTNCCL_FAULT", &format!("slow@1:{at}"))]).ends(0).shows(&["all ok"]);
     }
 }
 
@@ -141,21 +108,16 @@ fn a_rank_that_cannot_begin_says_why() {
         (&[("SOFTCUDA_DEVICES", "1")], "ranks 0 and 1 would share a device"),
         (&[("CUDA_VISIBLE_DEVICES", "3")], "ranks 0 and 1 would share a device"),
     ] {
-        let ended = check(2, vars);
-        assert!(ended.code == Some(1) && ended.text.contains(words), "{vars:?}: {}", ended.text);
+        let ended = check(2, vars).ends(1);
+        ended.says(&[words]);
         assert!(ended.took < Duration::from_secs(45), "{vars:?}: {:?}", ended.took);
     }
 }
 
 #[test]
 fn ranks_take_the_devices_that_they_are_given() {
-    let me = env!("CARGO_BIN_EXE_comity");
-    let script = format!(
-        "CUDA_VISIBLE_DEVICES=$((COMITY_RANK + 2)) exec {me} check --quick --device cuda --ops broadcast --dtypes u8"
-    );
-    let mut c = Command::new(me);
-    c.args(["launch", "--timeout", "60", "-n", "2", "--", "sh", "-c", &script]);
-    let out = c.env("COMITY_CUDA", library()).env("COMITY_NCCL", library()).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.trim_end().ends_with("all ok"), "{text}");
+    let flags = "check --quick --device cuda --ops broadcast --dtypes u8";
+    let script = format!("CUDA_VISIBLE_DEVICES=$((COMITY_RANK + 2)) exec {COMITY} {flags}");
+    let text = launch(2, &["sh", "-c", &script], &[]).ends(0).out;
+    assert!(text.trim_end().ends_with("all ok"), "{text}");
 }

@@ -1,56 +1,41 @@
 //! Jobs whose ranks talk over RDMA, on a software device that `COMITY_VERBS` names: what they compute, what they do where devices
 //! are missing, and what they say when something breaks. `cargo xtask test --only rdma` builds the device and runs these.
 #![cfg(target_os = "linux")]
-#![allow(missing_docs)]
 
-use comity::{Key, tools::Store};
+mod common;
+
+use common::{COMITY, Ended, Meeting, comity};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
-    path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    io::{BufRead, BufReader},
+    process::{Child, Command},
     sync::mpsc::{Receiver, channel},
     thread,
     time::{Duration, Instant},
 };
 
-const COMITY: &str = env!("CARGO_BIN_EXE_comity");
 /// Bound far from [`LONG`]: the promise is the limit on silence and a second, and the machine may do something else for some.
 const PROMISE: Duration = Duration::from_secs(20);
 /// Longer than anything takes that is to succeed.
 const LONG: Duration = Duration::from_secs(120);
-const KEY: [u8; 32] = [7; 32];
 
-/// `comity launch -n N -- comity check ARGS`, with these variables for every rank.
-fn job(n: usize, args: &[&str], env: &[(&str, &str)]) -> Command {
-    let mut c = Command::new(COMITY);
-    surround(&mut c, env);
-    c.args(["launch", "-n", &n.to_string(), "--timeout", "110", "--", COMITY, "check"]).args(args);
-    c.stdin(Stdio::null());
-    c
-}
-
-/// The software devices, and these variables.
-fn surround(c: &mut Command, env: &[(&str, &str)]) {
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        // What this test runs under is not what it is about.
-        let other = ["COMITY_", "MLX_", "JACCL_", "SOFTVERBS_"].iter().any(|p| text.starts_with(p));
-        if other && text != "COMITY_VERBS" {
-            c.env_remove(&name);
-        }
-    }
-    assert!(std::env::var_os("COMITY_VERBS").is_some(), "COMITY_VERBS names no library");
+/// The command with the software devices and these variables.
+fn surrounded(env: &[(&str, &str)]) -> Command {
+    let mut c = comity();
+    c.env("COMITY_VERBS", std::env::var_os("COMITY_VERBS").expect("COMITY_VERBS names a library"));
     c.env("COMITY_LINKS", "rdma,tcp").env("COMITY_JOIN_TIMEOUT", "60");
     c.env("SOFTVERBS_DEVICES", "soft0=127.0.0.1,soft1=127.0.0.2,soft2=127.0.0.3");
     c.envs(env.iter().copied());
+    c
 }
 
+/// `comity launch -n N -- comity check ARGS`, with these variables for every rank.
 fn run(n: usize, args: &[&str], env: &[(&str, &str)]) -> (bool, String) {
-    let Output { status, stdout, stderr } = job(n, args, env).output().unwrap();
-    let text = [stdout, stderr].map(|b| String::from_utf8_lossy(&b).into_owned()).concat();
-    (status.success(), text)
+    let mut c = surrounded(env);
+    c.args(["launch", "-n", &n.to_string(), "--timeout", "110", "--", COMITY, "check"]).args(args);
+    let ended = Ended::of(&mut c);
+    (ended.code == 0, ended.text())
 }
 
 #[track_caller]
@@ -72,13 +57,10 @@ const SOME: [&str; 3] = ["--quick", "--ops", "all_reduce,all_to_all,send,split"]
 #[test]
 #[ignore = "needs COMITY_VERBS"]
 fn the_selftest_has_a_row_for_devices() {
-    let mut c = Command::new(COMITY);
-    surround(&mut c, &[]);
-    c.args(["selftest", "--only", "link rdma"]).stdin(Stdio::null());
-    let ended = c.output().unwrap();
-    let [out, err] = [ended.stdout, ended.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
-    assert!(ended.status.success() && out.contains("# 1 passed, 0 failed, 0 not there"), "{out}{err}");
-    assert!(out.lines().any(|l| l.starts_with("link rdma, 2 ranks") && l.contains("passed")), "{out}");
+    let ended = Ended::of(surrounded(&[]).args(["selftest", "--only", "link rdma"])).ends(0);
+    ended.shows(&["# 1 passed, 0 failed, 0 not there"]);
+    let is_row = |l: &str| l.starts_with("link rdma, 2 ranks") && l.contains("passed");
+    assert!(ended.out.lines().any(is_row), "{}", ended.out);
 }
 
 #[test]
@@ -183,24 +165,19 @@ struct Running {
     ranks: Vec<Child>,
     lines: Receiver<String>,
     heard: Vec<String>,
-    _meet: (Store, tempfile::NamedTempFile),
+    _meeting: Meeting,
 }
 
 impl Running {
     /// `comity check ARGS` on `n` ranks, with these variables for each.
     fn start(n: usize, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let store = Store::start(([127, 0, 0, 1], 0).into(), n, &Key::from(KEY), "rdma", LONG).unwrap();
-        let mut key = tempfile::NamedTempFile::new().unwrap();
-        key.write_all(&KEY).unwrap();
+        let meeting = Meeting::new(n);
         let (send, lines) = channel();
         let mut ranks = Vec::new();
         for rank in 0..n {
-            let mut c = Command::new(COMITY);
-            surround(&mut c, env);
-            c.env("COMITY_RANK", rank.to_string()).env("COMITY_SIZE", n.to_string());
-            c.env("COMITY_STORE", store.addr().to_string()).env("COMITY_JOB", "rdma");
-            c.env("COMITY_KEY_FILE", key.path()).env("COMITY_LINKS", "rdma");
-            c.arg("check").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut c = surrounded(env);
+            meeting.join(rank, &mut c);
+            c.env("COMITY_LINKS", "rdma").arg("check").args(args);
             let mut child = c.spawn().unwrap();
             let out: [Box<dyn std::io::Read + Send>; 2] =
                 [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
@@ -214,7 +191,7 @@ impl Running {
             }
             ranks.push(child);
         }
-        Self { ranks, lines, heard: Vec::new(), _meet: (store, key) }
+        Self { ranks, lines, heard: Vec::new(), _meeting: meeting }
     }
 
     /// Ranks in the middle of many calls.
@@ -292,8 +269,8 @@ fn a_stopped_rank_is_given_up() {
 #[ignore = "needs COMITY_VERBS"]
 fn a_port_that_goes_down_is_named_by_all() {
     for mode in [("COMITY_RDMA", "uc"), ("SOFTVERBS_MODE", "apple")] {
-        let file = std::env::temp_dir().join(format!("comity-link-down-{}-{}", std::process::id(), mode.1));
-        let _clean = Remove(file.clone());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("down");
         let mut job =
             Running::in_the_middle(3, &[mode, ("SOFTVERBS_LINK_DOWN_FILE", file.to_str().unwrap())]);
         let down = Instant::now();
@@ -303,14 +280,6 @@ fn a_port_that_goes_down_is_named_by_all() {
             assert!(error.contains("RDMA path"), "{mode:?}: {error}");
         }
         assert!(down.elapsed() < PROMISE, "{:?}", down.elapsed());
-    }
-}
-
-struct Remove(PathBuf);
-
-impl Drop for Remove {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -1,36 +1,18 @@
 //! `comity report` on what the ranks of a real job leave when one of them is killed, and on files that no rank wrote.
-#![allow(missing_docs)]
 
-use comity::{Key, ReduceOp, tools::Store};
+mod common;
+
+use comity::ReduceOp;
+use common::{Ended, Meeting, comity, holds, lacks, launch, read_json, run_comity, this_test};
 use rustix::process::{Signal, getpid, kill_process};
-use serde_json::Value;
 use std::{
     env, fs,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 const ROLE: &str = "REPORT_TEST_ROLE";
-
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn comity(args: &[&str], role: bool) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-    command.args(args);
-    if role {
-        command.env(ROLE, "1");
-    }
-    let out = command.output().unwrap();
-    let text = |b| String::from_utf8(b).unwrap();
-    Said { code: out.status.code(), out: text(out.stdout), err: text(out.stderr) }
-}
 
 /// All-reduces without end; rank 1 is killed in the middle.
 fn act() -> comity::Error {
@@ -77,25 +59,11 @@ fn killed_job(logs: &Path) -> Vec<String> {
     // An earlier job's, which must not be taken for this one's.
     fs::write(logs.join("rank-1.group-0.flight.json"), "old").unwrap();
     let at = logs.to_str().unwrap();
-    let me = env::current_exe().unwrap();
-    let test = "a_killed_rank_is_named_from_the_records_of_the_others";
-    let command = [
-        "launch",
-        "-n",
-        "3",
-        "--timeout",
-        "60",
-        "--log-dir",
-        at,
-        "--",
-        me.to_str().unwrap(),
-        "--exact",
-        test,
-    ];
-    let job = comity(&[&command[..], &["--nocapture"]].concat(), true);
-    assert_eq!(job.code, Some(137), "{}", job.err);
-    assert!(job.err.contains("comity launch: rank 1 left no record"), "{}", job.err);
-    assert!(job.err.lines().last().unwrap().contains("rank 1 (pid"), "{}", job.err);
+    let rank = this_test("a_killed_rank_is_named_from_the_records_of_the_others");
+    let mut job = launch(&["-n", "3", "--timeout", "60", "--log-dir", at], &rank);
+    let job = Ended::of(job.env(ROLE, "1")).ends(137);
+    job.says(&["comity launch: rank 1 left no record"]);
+    holds(job.last(), &["rank 1 (pid"]);
     let mut flights = flights(logs);
     flights.retain(|f| f.contains(".group-0."));
     flights
@@ -106,14 +74,13 @@ fn read_records(dir: &Path) {
     let logs = dir.join("logs");
     let trace = dir.join("trace.json");
     let at = logs.to_str().unwrap();
-    let told = comity(&["report", at, "--trace", trace.to_str().unwrap()], false);
-    assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
+    let told = run_comity(&["report", at, "--trace", trace.to_str().unwrap()]).ends(0);
+    assert_eq!(told.err, "", "{}", told.out);
     let first = told.out.lines().next().unwrap();
     assert!(first.starts_with("rank 1 left no record (killed"), "{}", told.out);
-    assert!(first.contains(" for it in all_reduce #") && first.contains("f32[1000] sum"), "{}", told.out);
-    assert!(told.out.contains("group of ranks 0-2; cause, as rank "), "{}", told.out);
-    assert!(told.out.contains("first: rank 1 (host "), "{}", told.out);
-    let trace: Value = serde_json::from_slice(&fs::read(trace).unwrap()).unwrap();
+    holds(first, &[" for it in all_reduce #", "f32[1000] sum"]);
+    told.shows(&["group of ranks 0-2; cause, as rank ", "first: rank 1 (host "]);
+    let trace = read_json(&fs::read_to_string(trace).unwrap());
     let calls = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X");
     assert!(calls.clone().count() >= 100, "{trace}");
     assert!(calls.clone().all(|c| c["pid"] == 0 || c["pid"] == 2));
@@ -132,9 +99,8 @@ fn files_that_no_rank_wrote_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap();
     let refused = |words: &[&str]| {
-        let told = comity(&["report", at], false);
-        assert_eq!((told.code, told.out.as_str()), (Some(2), ""), "{}", told.err);
-        assert!(words.iter().all(|w| told.err.contains(w)), "{}", told.err);
+        let told = run_comity(&["report", at]).ends(2);
+        assert_eq!(told.says(words).out, "");
     };
     refused(&[at, "holds no flight records", "--log-dir"]);
     let file = |name: &str| dir.path().join(name);
@@ -145,13 +111,10 @@ fn files_that_no_rank_wrote_are_refused_by_name() {
     fs::File::create(file("rank-0.group-0.flight.json")).unwrap().set_len(1 << 40).unwrap();
     fs::create_dir(file("rank-1.group-0.flight.json")).unwrap();
     refused(&["rank-0.group-0.flight.json' is longer", "rank-1.group-0.flight.json' is not a file"]);
-    let told = comity(&["report", "/nowhere/at/all"], false);
-    assert_eq!(told.code, Some(2));
-    assert!(told.err.contains("'/nowhere/at/all'"), "{}", told.err);
+    run_comity(&["report", "/nowhere/at/all"]).ends(2).says(&["'/nowhere/at/all'"]);
 }
 
 const IDLE: &str = "ranks_that_make_no_further_call_leave_a_record_as_they_leave";
-const KEY: [u8; 32] = [9; 32];
 const LONG: Duration = Duration::from_secs(60);
 
 /// The whole group's record of `rank`.
@@ -216,18 +179,13 @@ fn ranks_that_make_no_further_call_leave_a_record_as_they_leave() {
     for how in ["killed", "well"] {
         let dir = tempfile::tempdir().unwrap();
         // No launcher, which would end the survivors after a second.
-        let store = Store::start(([127, 0, 0, 1], 0).into(), 4, &Key::from(KEY), "report", LONG).unwrap();
-        let mut key = tempfile::NamedTempFile::new().unwrap();
-        key.write_all(&KEY).unwrap();
+        let meeting = Meeting::new(4);
         let start = |rank: usize| {
-            let mut rank_of = Command::new(env::current_exe().unwrap());
-            rank_of.args(["--exact", IDLE, "--nocapture"]).env(ROLE, how);
-            rank_of.env("COMITY_RANK", rank.to_string()).env("COMITY_SIZE", "4").env("COMITY_JOB", "report");
-            rank_of.env("COMITY_STORE", store.addr().to_string()).env("COMITY_KEY_FILE", key.path());
+            let mut command = this_test(IDLE);
+            meeting.join(rank, &mut command);
             // Who is killed after a call may have links that others have not taken over yet.
-            rank_of.env("COMITY_CONNECT", "all");
-            rank_of.env("COMITY_LOG_DIR", dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            rank_of.spawn().unwrap()
+            command.env(ROLE, how).env("COMITY_CONNECT", "all").env("COMITY_LOG_DIR", dir.path());
+            command.spawn().unwrap()
         };
         let children: Vec<_> = (0..4).map(start).collect();
         let ended: Vec<_> = children.into_iter().map(|c| c.wait_with_output().unwrap()).collect();
@@ -239,8 +197,8 @@ fn ranks_that_make_no_further_call_leave_a_record_as_they_leave() {
             assert_eq!(flights(dir.path()), [""; 0]);
             continue;
         }
-        let told = comity(&["report", dir.path().to_str().unwrap()], false);
-        assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{}", told.out);
+        let told = run_comity(&["report", dir.path().to_str().unwrap()]).ends(0);
+        assert_eq!(told.err, "", "{}", told.out);
         let first = told.out.lines().next().unwrap();
         assert_eq!(
             first,
@@ -256,7 +214,7 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     let key = dir.path().join("key");
     let logs = dir.path().join("logs");
     let file = dir.path().join("out.tar.gz");
-    assert_eq!(comity(&["key", "new", key.to_str().unwrap()], false).code, Some(0));
+    run_comity(&["key", "new", key.to_str().unwrap()]).ends(0);
     let key_bytes = fs::read(&key).unwrap();
     let secret: String = key_bytes.iter().map(|b| format!("{b:02x}")).collect();
     fs::create_dir(&logs).unwrap();
@@ -265,11 +223,10 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     fs::write(logs.join("rank-0.out"), log).unwrap();
     fs::write(logs.join("rank-0.err"), "words\nof a rank only: S3_SECRET=quiet-quiet\n").unwrap();
     fs::write(logs.join("private.txt"), "nobody's business").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
+    let mut command = comity();
     command.args(["report", logs.to_str().unwrap(), "--bundle", file.to_str().unwrap()]);
     command.env("COMITY_KEY_FILE", &key).env("HUB_TOKEN", "hush-hush-hush").env("COMITY_DETECTION", "7");
-    let done = command.output().unwrap();
-    assert!(done.status.success(), "{done:?}");
+    Ended::of(&mut command).ends(0);
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&file).unwrap()));
     let mut names = Vec::new();
     let mut bytes = Vec::new();
@@ -283,15 +240,7 @@ fn a_bundle_has_logs_and_settings_and_no_key() {
     for name in ["environment.txt", "logs/rank-0.err", "logs/rank-0.out", "settings.txt", "versions.txt"] {
         assert!(names.contains(&format!("comity-report/{name}")), "{names:?}");
     }
-    for part in [
-        "step 1\nkey [removed]\ntoken [removed]\nraw [removed]",
-        "words\nof a rank only: S3_SECRET=[removed]\n",
-        "COMITY_DETECTION=7",
-        "comity 0.",
-    ] {
-        assert!(all.contains(part), "{part}: {all}");
-    }
-    for part in [secret.as_str(), "hush", "quiet", "nobody's business"] {
-        assert!(!all.contains(part), "{part}: {all}");
-    }
+    let kept = ["words\nof a rank only: S3_SECRET=[removed]\n", "COMITY_DETECTION=7", "comity 0."];
+    holds(&all, &[&["step 1\nkey [removed]\ntoken [removed]\nraw [removed]"], &kept[..]].concat());
+    lacks(&all, &[&secret, "hush", "quiet", "nobody's business"]);
 }

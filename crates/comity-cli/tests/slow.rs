@@ -4,12 +4,13 @@
 //! may hold up any rank for once. `COMITY_TRIALS=1000` makes so many jobs of each kind, also with a rank that is slower by a tenth
 //! only, and says in how many of them it was named; the right one in 99 of 100 is asked for. Those run side by side, as many as
 //! there are cores.
-#![allow(missing_docs)]
+
+mod common;
 
 use comity::ReduceOp;
+use common::{Ended, launch, run_comity, this_test};
 use std::{
     path::Path,
-    process::Command,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -71,17 +72,14 @@ impl Trial {
 
     /// The rank that the report names as the slowest, if any.
     fn run(&self, dir: &Path) -> (Option<usize>, String) {
-        let me = std::env::current_exe().unwrap();
         let at = dir.to_str().unwrap();
         let size = self.size.to_string();
-        let mut job = Command::new(env!("CARGO_BIN_EXE_comity"));
-        job.args(["launch", "-n", &size, "--timeout", "60", "--log-dir", at, "--"]).arg(&me);
-        let job = job.args(["--exact", TEST, "--nocapture"]).env(ROLE, self.encode()).output().unwrap();
-        let report = Command::new(env!("CARGO_BIN_EXE_comity")).args(["report", at]).output().unwrap();
-        let told = String::from_utf8(report.stdout).unwrap();
+        let mut job = launch(&["-n", &size, "--timeout", "60", "--log-dir", at], &this_test(TEST));
+        let job = Ended::of(job.env(ROLE, self.encode()));
+        let told = run_comity(&["report", at]).out;
         let named = told.lines().find_map(|l| l.strip_prefix("rank ")?.split_once(" was waited for"));
         let named = named.map(|(rank, _)| rank.parse().unwrap());
-        (named, format!("{told}{}", String::from_utf8_lossy(&job.stderr)))
+        (named, format!("{told}{}", job.err))
     }
 }
 

@@ -1,19 +1,16 @@
 //! The promises of `faults.rs` in jobs whose ranks watch their neighbours in a graph only, as in those of more than 64 ranks.
 #![cfg(target_os = "linux")]
-#![allow(missing_docs, dead_code)]
+#![allow(dead_code)]
 
 #[path = "faults/actor.rs"]
 mod actor;
+mod common;
 #[path = "faults/crew.rs"]
 mod crew;
-mod patience;
 
-use actor::acted;
-use crew::Crew;
-use patience::slowness;
+use crew::{Crew, PATIENT, all_name, ms, others, text};
 use rustix::process::Signal;
-use serde_json::Value;
-use std::{thread, time::Duration};
+use std::thread;
 
 /// All jobs of this size and more are sparse here.
 const SPARSE: (&str, &str) = ("COMITY_TEST_SPARSE_ABOVE", "3");
@@ -21,49 +18,19 @@ const SPARSE: (&str, &str) = ("COMITY_TEST_SPARSE_ABOVE", "3");
 /// For [`actor`]: no test here has that role.
 fn leftovers() {}
 
-fn text(said: &Value) -> &str {
-    said["text"].as_str().unwrap()
-}
-
-fn others(n: usize, not: usize) -> impl Iterator<Item = usize> + Clone {
-    (0..n).filter(move |r| *r != not)
-}
-
-/// A limit on silence that no rank reaches.
-const PATIENT: (&str, &str) = ("COMITY_DETECTION", "60");
-
-/// Everyone but `victim` names it, so many milliseconds after `since` at most.
-fn all_name(crew: &mut Crew, n: usize, victim: usize, since: u64, within: u32, words: &str) {
-    let errors = crew.hear("error", others(n, victim));
-    each_names(errors, victim, since, within, words);
-}
-
-fn each_names(errors: Vec<Value>, victim: usize, since: u64, within: u32, words: &str) {
-    for said in errors {
-        let told = text(&said).contains(&format!("rank {victim} ")) && text(&said).contains(words);
-        assert!(told, "rank {victim}: {said}");
-        let took = said["at"].as_u64().unwrap().saturating_sub(since) as f64 / 1e6;
-        assert!(took < f64::from(within * slowness()), "{took} ms: {said}");
-    }
-}
-
 #[test]
 fn a_killed_rank_is_named_by_those_that_do_not_watch_it_too() {
-    if acted() {
-        return;
-    }
     for (n, role, links, victim) in [
         (12, "ops", "shm,tcp", 7),
         (10, "pairs", "tcp", 2),
         (11, "barrier 5", "unix", 5),
         (12, "ops", "tcp", 0),
     ] {
-        let test = "a_killed_rank_is_named_by_those_that_do_not_watch_it_too";
-        let mut crew = Crew::start(test, role, n, 0..n, &[SPARSE, PATIENT, ("COMITY_LINKS", links)]);
+        let mut crew = Crew::start(role, n, &[SPARSE, PATIENT, ("COMITY_LINKS", links)]);
         crew.hear("ready", 0..n);
-        thread::sleep(Duration::from_millis(150));
+        thread::sleep(ms(150));
         let killed = crew.signal(victim, Signal::KILL);
-        all_name(&mut crew, n, victim, killed, 20_000, "died");
+        all_name(&crew.hear("error", others(n, victim)), victim, killed, 20_000, "died");
     }
 }
 
@@ -71,30 +38,25 @@ fn a_killed_rank_is_named_by_those_that_do_not_watch_it_too() {
 /// neighbours look then.
 #[test]
 fn killed_while_a_child_holds_its_sockets() {
-    if acted() {
-        return;
-    }
     let n = 14;
-    let mut crew = Crew::start("killed_while_a_child_holds_its_sockets", "fork", n, 0..n, &[SPARSE, PATIENT]);
+    let mut crew = Crew::start("fork", n, &[SPARSE, PATIENT]);
     crew.hear("ready", 0..n);
     crew.hear("forked", [1]);
     let killed = crew.signal(1, Signal::KILL);
     // The child lives for 10 s.
-    all_name(&mut crew, n, 1, killed, 8000, "died");
+    all_name(&crew.hear("error", others(n, 1)), 1, killed, 8000, "died");
 }
 
 #[test]
 fn a_stopped_rank_is_named_within_the_limit() {
-    if acted() {
-        return;
-    }
     for (n, role, links, victim) in [(12, "ops", "shm,tcp", 4), (10, "barrier 9", "tcp", 9)] {
         let env = [SPARSE, ("COMITY_DETECTION", "2"), ("COMITY_LINKS", links)];
-        let mut crew = Crew::start("a_stopped_rank_is_named_within_the_limit", role, n, 0..n, &env);
+        let mut crew = Crew::start(role, n, &env);
         crew.hear("ready", 0..n);
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(ms(300));
         let stopped = crew.signal(victim, Signal::STOP);
-        all_name(&mut crew, n, victim, stopped, 20_000, "fell silent: nothing heard for ");
+        let words = "fell silent: nothing heard for ";
+        all_name(&crew.hear("error", others(n, victim)), victim, stopped, 20_000, words);
         crew.signal(victim, Signal::CONT);
         if role == "ops" {
             let said = &crew.hear("error", [victim])[0];
@@ -108,15 +70,11 @@ fn a_stopped_rank_is_named_within_the_limit() {
 
 #[test]
 fn a_limit_that_passes_names_who_has_not_made_the_call() {
-    if acted() {
-        return;
-    }
     let n = 12;
     let sleeper = 6;
     let role = format!("barrier {sleeper}");
     let env = [SPARSE, ("COMITY_TIMEOUT", "1")];
-    let test = "a_limit_that_passes_names_who_has_not_made_the_call";
-    let mut crew = Crew::start(test, &role, n, 0..n, &env);
+    let mut crew = Crew::start(&role, n, &env);
     crew.hear("ready", 0..n);
     for said in crew.hear("error", others(n, sleeper)) {
         let words = text(&said);
@@ -129,13 +87,9 @@ fn a_limit_that_passes_names_who_has_not_made_the_call() {
 
 #[test]
 fn ranks_that_end_in_good_order_fail_nobody() {
-    if acted() {
-        return;
-    }
     for round in 0..10 {
         let links = ["shm,tcp", "tcp"][round % 2];
-        let test = "ranks_that_end_in_good_order_fail_nobody";
-        let mut crew = Crew::start(test, "exit", 10, 0..10, &[SPARSE, ("COMITY_LINKS", links)]);
+        let mut crew = Crew::start("exit", 10, &[SPARSE, ("COMITY_LINKS", links)]);
         crew.hear("done", 0..10);
     }
 }
@@ -143,13 +97,10 @@ fn ranks_that_end_in_good_order_fail_nobody() {
 /// The size from which on jobs are sparse for everybody.
 #[test]
 fn a_job_of_more_than_64_ranks_names_a_killed_one() {
-    if acted() {
-        return;
-    }
     let n = 66;
-    let mut crew = Crew::launch("a_job_of_more_than_64_ranks_names_a_killed_one", "ops", n, &[PATIENT]);
+    let mut crew = Crew::launch("ops", n, &[PATIENT]);
     crew.hear("ready", 0..n);
     let killed = crew.signal(40, Signal::KILL);
-    each_names(crew.said_in_time("error", others(n, 40)), 40, killed, 20_000, "died");
+    all_name(&crew.said_in_time("error", others(n, 40)), 40, killed, 20_000, "died");
     assert_eq!(crew.code(), Some(137));
 }

@@ -1,12 +1,13 @@
 //! A rank that could not join tries again in the same process: nothing of the first try is left, neither a listener nor a thread or a descriptor.
 
-mod place;
+mod common;
 
-use comity::{Config, Error, ErrorKind, Group, JoinCause, Key, Result, interrupt_with, tools::Store};
+use comity::{Config, Error, ErrorKind, Group, JoinCause, Result, interrupt_with};
+use common::{each, key, reserved, store};
 use std::{
     cell::Cell,
     fs,
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -57,15 +58,8 @@ impl Site {
         let config = Config::new(rank, size);
         let at = self.at.to_string();
         let config = if self.is_there { config.store(&at) } else { config.rendezvous(&at) };
-        config.unwrap().job("again").key(Key::from([7; 32])).join_timeout(LONG)
+        config.unwrap().job("job").key(key()).join_timeout(LONG)
     }
-}
-
-fn each<T: Send, const N: usize>(ranks: [usize; N], f: impl Fn(usize) -> T + Sync) -> [T; N] {
-    thread::scope(|s| {
-        let f = &f;
-        ranks.map(|r| s.spawn(move || f(r))).map(|r| r.join().unwrap())
-    })
 }
 
 fn error(out: Result<Group>) -> Error {
@@ -77,20 +71,18 @@ fn fail(site: &Site, way: &str) -> Vec<Error> {
     let join = |rank| error(site.config(rank, 3).connect());
     let soon = |rank| interrupted(|| error(site.config(rank, 3).connect()));
     match way {
-        "all are interrupted" => each([0, 1], soon).to_vec(),
+        "all are interrupted" => each([0, 1], soon),
         "rank 0 is interrupted" if site.is_there => vec![soon(0)],
         "rank 0 is interrupted" => vec![soon(0), soon(1)],
-        "rank 1 is interrupted" => each([0, 1], |r| if r == 1 { soon(1) } else { join(r) }).to_vec(),
-        "the limit passes" => {
-            each([0, 1], |r| error(site.config(r, 3).join_timeout(SHORT).connect())).to_vec()
-        }
+        "rank 1 is interrupted" => each([0, 1], |r| if r == 1 { soon(1) } else { join(r) }),
+        "the limit passes" => each([0, 1], |r| error(site.config(r, 3).join_timeout(SHORT).connect())),
         "two claim a rank" => {
             let claim = |r| match r {
                 0 => join(0),
                 // One of another size.
                 _ => error(site.config(1, 2).connect()),
             };
-            each([0, 1], claim).to_vec()
+            each([0, 1], claim)
         }
         other => panic!("{other}"),
     }
@@ -136,10 +128,9 @@ fn again(site: &Site) {
 
 #[test]
 fn a_rank_that_could_not_join_tries_again() {
-    let (_held, free) = place::reserved();
+    let (_held, free) = reserved();
     again(&Site { at: free, is_there: false });
-    let any = (Ipv4Addr::LOCALHOST, 0).into();
-    let store = Store::start(any, 3, &Key::from([7; 32]), "again", LONG).unwrap();
+    let store = store(3);
     if cfg!(target_os = "linux") {
         // Its thread gives itself its name.
         await_held("a store", (1, held().1));

@@ -1,8 +1,10 @@
 //! Closing compares: calls that differ and that no message showed are told when the group is left.
 
-use comity::{Config, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Result, tools::Store};
+mod common;
+
+use comity::{ErrorKind, Group, LinkKind, Op, ReduceOp, Result};
+use common::{each, job};
 use std::{
-    net::Ipv4Addr,
     sync::{
         Barrier,
         atomic::{AtomicBool, Ordering},
@@ -11,37 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LONG: Duration = Duration::from_secs(60);
-
-fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
-
-fn job(n: usize, kind: LinkKind) -> Vec<Group> {
-    let key = || Key::from([7; 32]);
-    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "closing", LONG).unwrap();
-    let at = store.addr().to_string();
-    let join = |r: usize| {
-        let config = Config::new(r, n).store(&at).unwrap().job("closing").key(key());
-        config.links([kind]).join_timeout(LONG).connect().unwrap()
-    };
-    thread::scope(|s| {
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
-
 /// Groups of `n` over each kind of link that needs no device.
 fn kinds(n: usize) -> Vec<Vec<Group>> {
     let here = |kind: &LinkKind| match kind {
         LinkKind::Shm => cfg!(target_os = "linux"),
         kind => *kind != LinkKind::Rdma,
     };
-    let jobs = LinkKind::choices().filter(here).map(|kind| job(n, kind));
+    let jobs = LinkKind::choices().filter(here).map(|kind| job(n, |c| c.links([kind])));
     [Group::local(n).unwrap()].into_iter().chain(jobs).collect()
 }
 

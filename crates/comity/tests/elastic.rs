@@ -1,11 +1,12 @@
 //! Groups form again: after a death, after an abort, and while nothing is wrong; and who does not come is named.
 
-mod place;
+mod common;
 
 use comity::{
     Config, Detection, ErrorKind, Group, JoinCause, Key, Op, ReduceOp, ReformOptions, ReformOutcome, Result,
     ViewMut, tools::Store,
 };
+use common::{LONG, each, key, reserved, store};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -19,44 +20,20 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-const LONG: Duration = Duration::from_secs(60);
 /// A process's rank, the job's size and the store's address.
 const ROLE: &str = "COMITY_TEST_ROLE";
 /// Number of trials that are timed, if any.
 const TRIALS: &str = "COMITY_TEST_TRIALS";
 const SAYS: &str = "rank: ";
 
-fn key() -> Key {
-    Key::from([7; 32])
-}
-
-fn store(n: usize) -> Store {
-    Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "elastic", LONG).unwrap()
-}
-
-fn config(rank: usize, n: usize, at: &str) -> Config {
-    let config = Config::new(rank, n).store(at).unwrap().job("elastic").key(key());
-    // Nobody is given up because the machine is busy.
-    config.join_timeout(LONG).detection(Detection::After(LONG))
-}
+/// Nobody is given up because the machine is busy.
+const NEVER: Detection = Detection::After(LONG);
 
 /// Groups of threads that met as processes do, and the store.
 fn job(n: usize) -> (Vec<Group>, Store) {
     let store = store(n);
-    let at = &store.addr().to_string();
-    let groups = thread::scope(|s| {
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || config(r, n, at).connect().unwrap())).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    });
-    (groups, store)
-}
-
-fn each<G: Send, T: Send>(groups: Vec<G>, f: impl Fn(G) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    let connect = |r| common::config(r, n, &store).detection(NEVER).connect().unwrap();
+    (each(0..n, connect), store)
 }
 
 fn options() -> ReformOptions {
@@ -157,7 +134,7 @@ fn ranks_that_form_again_while_others_call_are_told() {
             assert_eq!(next.joined.len(), 1);
             next.group
         });
-        each(again.into_iter().chain([late.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(4.0)));
+        each(again.into_iter().chain([late.join().unwrap()]), |g| assert_eq!(sum(&g), Ok(4.0)));
     });
 }
 
@@ -191,7 +168,7 @@ fn a_joiner_of_another_version_is_told() {
             await_joiners(&g, 1);
             g.reform(&options()).unwrap().group
         });
-        each(again.into_iter().chain([late.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(3.0)));
+        each(again.into_iter().chain([late.join().unwrap()]), |g| assert_eq!(sum(&g), Ok(3.0)));
     });
 }
 
@@ -200,7 +177,14 @@ fn a_joiner_of_another_version_is_told() {
 fn a_joiner_that_does_not_fit_is_told_and_the_others_go_on() {
     let store = store(2);
     let at = &store.addr().to_string();
-    let connect = |rank| config(rank, 2, at).set("COMITY_LINKS", "shm").unwrap().connect().unwrap();
+    let connect = |rank| {
+        common::config(rank, 2, &store)
+            .detection(NEVER)
+            .set("COMITY_LINKS", "shm")
+            .unwrap()
+            .connect()
+            .unwrap()
+    };
     let mut groups = each(vec![0, 1], connect);
     for (name, value, words) in [
         ("COMITY_SECURE", "data", "was started with COMITY_SECURE=data"),
@@ -320,8 +304,7 @@ fn await_joiners(group: &Group, n: usize) {
 }
 
 fn joiner(at: &str, key: Key) -> Config {
-    let config = Config::joiner().store(at).unwrap().job("elastic").key(key);
-    config.join_timeout(LONG).detection(Detection::After(LONG))
+    Config::joiner().store(at).unwrap().job("job").key(key).join_timeout(LONG).detection(NEVER)
 }
 
 /// Give those that do not hold it the state, of which they have one half.
@@ -353,7 +336,7 @@ fn joiners_are_taken_in_and_get_the_state() {
             next.group
         });
         let new = taken_in.into_iter().map(|j| j.join().unwrap());
-        let left = each(old.into_iter().chain(new).collect(), |g: Group| {
+        let left = each(old.into_iter().chain(new), |g: Group| {
             let held = g.rank() < 2;
             assert_eq!(sum(&g), Ok(4.0));
             sync(&g, held);
@@ -402,7 +385,7 @@ fn a_joiner_waits_while_calls_go_on() {
             (0..20).for_each(|_| assert_eq!(sum(&g), Ok(2.0)));
             g.reform(&options()).unwrap().group
         });
-        let all = each(again.into_iter().chain([first.join().unwrap()]).collect(), |g| {
+        let all = each(again.into_iter().chain([first.join().unwrap()]), |g| {
             assert_eq!(sum(&g), Ok(3.0));
             g
         });
@@ -423,7 +406,7 @@ fn in_place(at: &str, rank: &str) -> Config {
         "COMITY_RANK" => Some(rank.into()),
         _ => None,
     };
-    Config::from_vars(vars).unwrap().job("elastic").key(key()).join_timeout(LONG)
+    Config::from_vars(vars).unwrap().job("job").key(key()).join_timeout(LONG)
 }
 
 #[test]
@@ -443,7 +426,7 @@ fn a_place_has_one_process() {
         let why = joiner(at, key()).connect().unwrap_err().to_string();
         assert!(why.contains("takes in 0 processes at most"), "{why}");
         let again = each(groups, |g| g.reform(&options()).unwrap().group);
-        each(again.into_iter().chain([first.join().unwrap()]).collect(), |g| assert_eq!(sum(&g), Ok(3.0)));
+        each(again.into_iter().chain([first.join().unwrap()]), |g| assert_eq!(sum(&g), Ok(3.0)));
     });
 }
 
@@ -487,11 +470,10 @@ fn a_joiner_that_dies_is_dropped() {
 /// A store that ends with rank 0 has no place for joiners.
 #[test]
 fn a_job_without_a_store_of_its_own_takes_in_nobody() {
-    let (_held, free) = place::reserved();
+    let (_held, free) = reserved();
     let at = &free.to_string();
-    let config = |rank: usize| {
-        Config::new(rank, 2).rendezvous(at).unwrap().job("elastic").key(key()).join_timeout(LONG)
-    };
+    let config =
+        |rank: usize| Config::new(rank, 2).rendezvous(at).unwrap().job("job").key(key()).join_timeout(LONG);
     let groups = each(vec![0, 1], |rank| config(rank).connect().unwrap());
     let e = joiner(at, key()).connect().unwrap_err();
     assert!(e.to_string().contains("takes in nobody"), "{e}");
@@ -539,7 +521,8 @@ fn live(role: &str) {
     let rank = number();
     let n = number();
     let at = words.next().unwrap().to_owned();
-    let config = config(rank, n, &at).set("COMITY_LINKS", words.next().unwrap()).unwrap();
+    let config = Config::new(rank, n).store(&at).unwrap().job("job").key(key()).join_timeout(LONG);
+    let config = config.detection(NEVER).set("COMITY_LINKS", words.next().unwrap()).unwrap();
     let mut group = config.connect().unwrap();
     let mut left = Vec::new();
     let mut told = false;

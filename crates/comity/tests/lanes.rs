@@ -1,7 +1,10 @@
 //! Lanes of processes: whose the threads are that carry them, and which groups have some.
 #![cfg(target_os = "linux")]
 
-use comity::{Config, Group, Key, LinkKind, ReduceOp, tools};
+mod common;
+
+use comity::{Group, LinkKind, ReduceOp, tools};
+use common::{LONG, each};
 use std::{
     fs,
     sync::{Mutex, PoisonError},
@@ -9,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LONG: Duration = Duration::from_secs(60);
 const LANES: usize = 3;
 /// Long enough for so many lanes.
 const COUNT: usize = 1 << 18;
@@ -18,38 +20,26 @@ const COUNT: usize = 1 << 18;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Ranks of a job, which are threads; so many to a host.
-fn job<const N: usize>(per_host: usize) -> [Group; N] {
-    let key = Key::from([8; 32]);
-    let store = tools::Store::start(([127, 0, 0, 1], 0).into(), N, &key, "lanes", LONG).unwrap();
-    let at = store.addr().to_string();
-    let join = |rank| {
-        let config = Config::new(rank, N).store(&at).unwrap().job("lanes").key(key.clone());
-        let config = config.host_name(format!("h{}", rank / per_host)).links([LinkKind::Shm, LinkKind::Tcp]);
-        config.lanes(LANES).timeout(LONG).connect().unwrap()
-    };
-    thread::scope(|s| {
-        let ranks = std::array::from_fn::<_, N, _>(|rank| s.spawn(move || join(rank)));
-        ranks.map(|r| r.join().unwrap())
+fn job(n: usize, per_host: usize) -> Vec<Group> {
+    common::job(n, |c| {
+        let host = format!("h{}", c.rank() / per_host);
+        c.host_name(host).links([LinkKind::Shm, LinkKind::Tcp]).lanes(LANES).timeout(LONG)
     })
 }
 
 /// Have all ranks make a call; how many bytes went in lanes.
 fn carried(groups: &[Group]) -> u64 {
     let before = tools::bytes_in_lanes();
-    thread::scope(|s| {
-        for g in groups {
-            s.spawn(|| {
-                let mut x = vec![1f32; COUNT];
-                g.all_reduce(&mut x, ReduceOp::Sum).unwrap();
-                assert!(x.iter().all(|v| *v == g.size() as f32));
-            });
-        }
+    each(groups, |g| {
+        let mut x = vec![1f32; COUNT];
+        g.all_reduce(&mut x, ReduceOp::Sum).unwrap();
+        assert!(x.iter().all(|v| *v == g.size() as f32));
     });
     tools::bytes_in_lanes() - before
 }
 
 /// Have both ranks make a call that lanes carry.
-fn call(groups: &[Group; 2]) {
+fn call(groups: &[Group]) {
     assert_eq!(carried(groups), 2 * 4 * COUNT as u64, "not by lanes");
 }
 
@@ -89,13 +79,13 @@ fn sleeps(thread: u32) -> bool {
 #[test]
 fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = job(2);
+    let first = job(2, 2);
     assert!(lane_threads().is_empty(), "made before a call needs them");
     call(&first);
     // Each rank's own thread carries a lane too. A thread takes its name when it first runs.
     let threads = wait_for(2 * (LANES - 1));
-    let second = job(2);
-    (0..5).for_each(|_| [&first, &second].into_iter().for_each(call));
+    let second = job(2, 2);
+    (0..5).for_each(|_| [&first, &second].into_iter().for_each(|groups| call(groups)));
     assert_eq!(lane_threads(), threads, "another group has the same");
 
     let after_calls: Vec<_> = threads.iter().map(|t| used(*t)).collect();
@@ -125,14 +115,14 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
 fn a_call_in_the_background_goes_in_lanes_and_wakes_no_threads() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     wait_for(0);
-    let groups = job::<2>(2);
+    let groups = job(2, 2);
     let before = tools::bytes_in_lanes();
     let sum = |g: &Group| {
         let mut x = vec![1f32; COUNT];
         g.all_reduce(&mut x, ReduceOp::Sum)?;
         Ok(x)
     };
-    let requests = groups.each_ref().map(|g| g.spawn(sum));
+    let requests: Vec<_> = groups.iter().map(|g| g.spawn(sum)).collect();
     for request in requests {
         assert!(request.wait().unwrap().iter().all(|v| *v == 2.0));
     }
@@ -145,18 +135,14 @@ fn a_call_in_the_background_goes_in_lanes_and_wakes_no_threads() {
 #[test]
 fn buffers_that_peers_read_go_in_lanes_as_others_do() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let groups = job::<2>(2);
+    let groups = job(2, 2);
     let before = tools::bytes_in_lanes();
-    thread::scope(|s| {
-        for g in &groups {
-            s.spawn(|| {
-                let mut x = g.alloc::<f32>(COUNT);
-                for value in 1..=3 {
-                    x.fill(value as f32);
-                    g.all_reduce(&mut x[..], ReduceOp::Sum).unwrap();
-                    assert!(x.iter().all(|v| *v == 2.0 * value as f32));
-                }
-            });
+    each(&groups, |g| {
+        let mut x = g.alloc::<f32>(COUNT);
+        for value in 1..=3 {
+            x.fill(value as f32);
+            g.all_reduce(&mut x[..], ReduceOp::Sum).unwrap();
+            assert!(x.iter().all(|v| *v == 2.0 * value as f32));
         }
     });
     assert_eq!(tools::bytes_in_lanes() - before, 3 * 2 * 4 * COUNT as u64);
@@ -165,13 +151,9 @@ fn buffers_that_peers_read_go_in_lanes_as_others_do() {
 #[test]
 fn a_group_over_two_hosts_has_lanes_within_each_as_the_groups_of_one_host_have() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = job::<4>(2);
+    let all = job(4, 2);
     // Half to the mate of the host, which sums it, and the other half of the sum.
     assert_eq!(carried(&all), 4 * 4 * COUNT as u64);
-    let mates: Vec<Group> = thread::scope(|s| {
-        let split = |g: &Group| g.split(Some(g.rank() as i32 / 2), 0).unwrap().unwrap();
-        let ranks: Vec<_> = all.iter().map(|g| s.spawn(move || split(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    });
+    let mates = each(&all, |g| g.split(Some(g.rank() as i32 / 2), 0).unwrap().unwrap());
     assert_eq!(carried(&mates), 4 * 4 * COUNT as u64);
 }

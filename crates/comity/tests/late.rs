@@ -1,8 +1,10 @@
 //! Ranks that live but do not make a call: whoever waits for them names them, all of them, and nobody else.
 
-use comity::{Config, Error, ErrorKind, Group, Key, LinkKind, ReduceOp, Result, tools::Store};
+mod common;
+
+use comity::{Error, ErrorKind, Group, LinkKind, ReduceOp, Result};
+use common::{LONG, each, job};
 use std::{
-    net::Ipv4Addr,
     sync::{
         Barrier,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-const LONG: Duration = Duration::from_secs(60);
 /// Time limit of calls that are to run out of time.
 const LIMIT: Duration = Duration::from_millis(250);
 
@@ -37,26 +38,10 @@ const CALLS: [Call; 10] = [
     ("barrier", |g, _| g.barrier()),
 ];
 
-fn each<T: Send>(groups: &[Group], f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || f(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
-
 fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
-    let n = hosts.len();
-    let key = || Key::from([7; 32]);
-    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "late", LONG).unwrap();
-    let at = store.addr().to_string();
-    let join = |r: usize| {
-        let config = Config::new(r, n).store(&at).unwrap().job("late").key(key()).host_name(hosts[r]);
-        config.links(kinds.iter().copied()).join_timeout(LONG).connect().unwrap()
-    };
-    thread::scope(|s| {
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    job(hosts.len(), |c| {
+        let host = hosts[c.rank()];
+        c.host_name(host).links(kinds.iter().copied())
     })
 }
 
@@ -289,19 +274,15 @@ fn who_waits_elsewhere_is_not_named(world: &[Group], (what, call): (&str, Wait),
     });
     // Those who wait in vain, and the guilty one, which comes to the other group then.
     let over = Barrier::new(world.len() - 1);
-    let out = thread::scope(|s| {
-        let rank = |(here, other): &(Group, Option<Group>)| {
-            let r = here.rank();
-            let waits = ![0, guilty].contains(&r);
-            let out = if waits { here.with_timeout(limit).barrier() } else { Ok(()) };
-            if r != 0 {
-                over.wait();
-            }
-            other.as_ref().map_or(Ok(()), |g| call(&g.with_timeout(LONG))).unwrap();
-            out
-        };
-        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || rank(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect::<Vec<_>>()
+    let out = each(&groups, |(here, other)| {
+        let r = here.rank();
+        let waits = ![0, guilty].contains(&r);
+        let out = if waits { here.with_timeout(limit).barrier() } else { Ok(()) };
+        if r != 0 {
+            over.wait();
+        }
+        other.as_ref().map_or(Ok(()), |g| call(&g.with_timeout(LONG))).unwrap();
+        out
     });
     let is_right = |e: &Error| named(e).is_some_and(|all| all == [guilty]);
     let wrong = out[1..guilty].iter().find(|out| !out.as_ref().is_err_and(is_right));

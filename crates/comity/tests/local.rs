@@ -1,5 +1,7 @@
 //! Groups of threads: every operation on small groups, splits, background work, misuse and failures.
 
+mod common;
+
 use comity::{Algorithm, ErrorKind, Group, Misuse, Op, ReduceOp, Result, interrupt_with};
 use std::{
     sync::Barrier,
@@ -7,22 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Run `f` on every rank of a group of `n`; results by rank.
-#[path = "local/operations.rs"]
-mod operations;
-
+/// Run `f` on every rank of a group of `n`; results by rank. That each operation is right is checked with `comity-check`, by
+/// `every_group_of_threads_is_right` of the command.
 fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|g| {
-                let f = &f;
-                s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))
-            })
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    common::each(Group::local(n).unwrap(), |g| f(g.with_timeout(Duration::from_secs(20))))
 }
 
 fn ok<T>(results: Vec<Result<T>>) -> Vec<T> {

@@ -1,35 +1,14 @@
 //! Calls on a wire: their errors, the same bits on all ranks, over memory and over TCP, and refusals.
 
-use comity::{
-    Config, ErrorKind, Group, Key, LinkKind, Misuse, ReduceOp, Result, Wire, half::bf16, tools::Store,
-};
-use proptest::prelude::*;
-use std::{net::Ipv4Addr, sync::Barrier, thread, time::Duration};
+mod common;
 
-const LONG: Duration = Duration::from_secs(60);
+use comity::{ErrorKind, Group, LinkKind, Misuse, ReduceOp, Result, Wire, half::bf16};
+use common::{LONG, job};
+use proptest::prelude::*;
+use std::{sync::Barrier, time::Duration};
 
 fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g.with_timeout(LONG)))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
-
-/// `n` threads that join as processes do, over links of this kind.
-fn joined(n: usize, kind: LinkKind) -> Vec<Group> {
-    let key = || Key::from([9; 32]);
-    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "wires", LONG).unwrap();
-    let at = store.addr().to_string();
-    let join = |r: usize| {
-        let config = Config::new(r, n).store(&at).unwrap().job("wires").key(key()).links([kind]);
-        config.join_timeout(LONG).connect().unwrap()
-    };
-    thread::scope(|s| {
-        let join = &join;
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    common::each(groups, |g| f(g.with_timeout(LONG)))
 }
 
 /// Numbers between -1 and 1 that look random, of another magnitude from block to block.
@@ -168,7 +147,7 @@ fn long_calls_go_in_pieces() {
 #[test]
 fn over_tcp_and_shared_memory() {
     for kind in [LinkKind::Tcp, LinkKind::Shm] {
-        check(joined(3, kind), 2503);
+        check(job(3, |c| c.links([kind])), 2503);
     }
 }
 

@@ -38,8 +38,6 @@ const GATE: f64 = 2.0;
 /// Build of the programs that are broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Profile {
-    /// With all else that tests use.
-    Tests,
     Debug,
     Release,
 }
@@ -55,22 +53,9 @@ pub struct Choice {
     trials: u64,
     soak: Option<f64>,
     detection: f64,
-    /// A share of it, of which the seed decides.
-    gate: bool,
 }
 
 impl Choice {
-    /// No faults, for so many hours.
-    pub fn soak(hours: f64) -> Self {
-        let choice = Self::minutes(5.0);
-        Self { profile: Profile::Tests, soak: Some(hours * 60.0), ..choice }
-    }
-
-    /// Choice for the tests, which have built all that they use already.
-    pub fn for_tests(minutes: f64, seed: u64) -> Self {
-        Self { profile: Profile::Tests, seed, gate: minutes <= GATE, ..Self::minutes(minutes) }
-    }
-
     fn minutes(minutes: f64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed = u64::from(now.subsec_nanos()) + now.as_secs() % 1000 * 1_000_000_000;
@@ -83,7 +68,6 @@ impl Choice {
             trials: u64::MAX,
             soak: None,
             detection: 5.0,
-            gate: false,
         }
     }
 
@@ -182,7 +166,7 @@ fn start(choice: &Choice, profile: &str, scratch: &Scratch) -> Result<Vec<(Runni
     // So that a minute on few cores has trials of each.
     let turn = if choice.seed.is_multiple_of(2) { Lane::Launcher } else { Lane::Fleet };
     for lane in Lane::ALL {
-        if choice.gate && choice.only.is_empty() && lane == turn {
+        if choice.minutes <= GATE && choice.only.is_empty() && lane == turn {
             continue;
         }
         let faults: Vec<Fault> = choice.only.iter().copied().filter(|f| f.lane() == lane).collect();
@@ -244,7 +228,6 @@ fn build(profile: Profile) -> Result<(), String> {
     let parts = ["--workspace", "--bin", "comity", "--example", "chaos"];
     let cargo = || Task::cargo().args(["build"]).args(parts).limit(1800);
     match profile {
-        Profile::Tests => tasks::build_tests(),
         Profile::Debug => cargo().run().map(drop),
         Profile::Release => cargo().args(["--release"]).run().map(drop),
     }

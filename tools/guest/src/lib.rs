@@ -33,41 +33,27 @@ const MODULES: [&str; 8] =
 /// Seconds that the guest may take to boot and to go down, on a busy host.
 const BOOT: u64 = 300;
 
-/// Some lines of shell to run in the guest, and how long they may take.
-#[derive(Debug)]
-pub struct Command {
-    /// For busybox's shell.
-    pub script: String,
-    /// In seconds.
-    pub limit: u64,
-}
-
 /// End of a command in the guest.
 #[derive(Debug, PartialEq)]
-pub struct Answer {
+struct Answer {
     /// Its exit code.
-    pub code: i32,
+    code: i32,
     /// Its output, errors too.
-    pub output: String,
+    output: String,
     /// Seconds that it took.
-    pub seconds: f64,
-}
-
-/// Files of the guest besides the programs above: each of these at `/programs/NAME`.
-#[derive(Debug, Default)]
-pub struct Guest {
-    /// Programs of the host.
-    pub files: Vec<PathBuf>,
-    /// Its clock counts instructions, a nanosecond each, and leaps over sleep: how busy the host is does not show in its times.
-    pub counts: bool,
+    seconds: f64,
 }
 
 /// Choice of a run, from the command line.
 #[derive(Debug, PartialEq)]
 pub struct Choice {
+    /// Programs of the host besides those above: each of these at `/programs/NAME`.
     files: Vec<PathBuf>,
+    /// Seconds for each command.
     limit: u64,
+    /// The guest's clock counts instructions, a nanosecond each, and leaps over sleep: how busy the host is does not show in its times.
     counts: bool,
+    /// Lines of shell, for busybox's.
     commands: Vec<String>,
 }
 
@@ -91,43 +77,8 @@ impl Choice {
         }
         if choice.commands.is_empty() { Err("rdma-vm needs a command".into()) } else { Ok(choice) }
     }
-}
 
-/// Run the commands of the command line and show how they ended.
-pub fn run(choice: Choice) -> Result<(), String> {
-    let command = |script: String| Command { script, limit: choice.limit };
-    let commands: Vec<Command> = choice.commands.into_iter().map(command).collect();
-    let answers = Guest { files: choice.files, counts: choice.counts }.run(&commands)?;
-    let failed = answers.iter().filter(|a| a.code != 0).count();
-    for (command, answer) in commands.iter().zip(&answers) {
-        println!("exit code {} after {:.1} s: {}", answer.code, answer.seconds, command.script);
-    }
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} commands failed", answers.len())) }
-}
-
-/// Programs that have to be installed for it, and their packages.
-pub const NEEDED: [(&str, &str); 6] = [
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("rdma", "iproute2"),
-    ("ibv_rc_pingpong", "ibverbs-utils"),
-    (LIBRARIES[1], "ibverbs-providers"),
-    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    ("dpkg", "dpkg"),
-];
-
-/// Reason why there can be no guest here.
-pub fn lacking() -> Option<String> {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Some("the guest is put together from Debian's packages for x86_64".into());
-    }
-    let missing: Vec<&str> =
-        NEEDED.into_iter().filter(|(name, _)| program(name).is_none()).map(|(_, package)| package).collect();
-    (!missing.is_empty()).then(|| format!("these packages are missing: {}", missing.join(" ")))
-}
-
-impl Guest {
-    /// Boot, run the commands one after the other, go down. Their output is shown as it comes.
-    pub fn run(&self, commands: &[Command]) -> Result<Vec<Answer>, String> {
+    fn run(&self) -> Result<Vec<Answer>, String> {
         if let Some(why) = lacking() {
             return Err(why);
         }
@@ -136,16 +87,16 @@ impl Guest {
             .map_err(|e| format!("cannot make a folder in {}: {e}", parts.folder.display()))?;
         let image = scratch.join("initrd");
         let console = scratch.join("console");
-        self.image(&parts, commands)?.write(&image)?;
-        let all: u64 = commands.iter().map(|c| c.limit).sum();
+        self.image(&parts)?.write(&image)?;
+        let all = self.limit * self.commands.len() as u64;
         let ran = qemu(&parts.kernel, &image, &console, self.counts).limit(BOOT + all).echo().run();
         let said = || fs::read_to_string(&console).unwrap_or_default();
         let output = ran.map_err(|e| format!("{e}\nthe guest's kernel said:\n{}", said()))?;
-        answers(&output, commands.len())
+        answers(&output, self.commands.len())
             .map_err(|e| format!("the guest ended early: {e}\nits kernel said:\n{}", said()))
     }
 
-    fn image(&self, parts: &parts::Parts, commands: &[Command]) -> Result<Archive, String> {
+    fn image(&self, parts: &parts::Parts) -> Result<Archive, String> {
         let mut archive = Archive::default();
         for folder in ["proc", "sys", "dev", "tmp", "bin"] {
             archive.folder(folder);
@@ -171,12 +122,46 @@ impl Guest {
             order += &format!("{name}\n");
         }
         archive.text("/modules/order", &order, 0o644);
-        for (i, command) in commands.iter().enumerate() {
-            archive.text(&format!("/commands/{i}"), &format!("{}{}", real_programs(), command.script), 0o644);
+        for (i, command) in self.commands.iter().enumerate() {
+            archive.text(&format!("/commands/{i}"), &format!("{}{}", real_programs(), command), 0o644);
         }
-        archive.text("/init", &init(commands), 0o755);
+        archive.text("/init", &init(self.commands.len(), self.limit), 0o755);
         Ok(archive)
     }
+}
+
+/// Boot, run the commands of the command line one after the other, go down. Their output is shown as it comes; then how they ended.
+pub fn run(choice: Choice) -> Result<(), String> {
+    let mut failed = Vec::new();
+    for (command, answer) in choice.commands.iter().zip(choice.run()?) {
+        // The lines before it are what it uses.
+        let last = command.lines().next_back().unwrap_or_default();
+        println!("exit code {} after {:.1} s: {last}", answer.code, answer.seconds);
+        if answer.code != 0 {
+            failed.push(format!("{last} failed:\n{}", answer.output));
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+/// Programs that have to be installed for it, and their packages.
+pub const NEEDED: [(&str, &str); 6] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("rdma", "iproute2"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    (LIBRARIES[1], "ibverbs-providers"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("dpkg", "dpkg"),
+];
+
+/// Reason why there can be no guest here.
+fn lacking() -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some("the guest is put together from Debian's packages for x86_64".into());
+    }
+    let missing: Vec<&str> =
+        NEEDED.into_iter().filter(|(name, _)| program(name).is_none()).map(|(_, package)| package).collect();
+    (!missing.is_empty()).then(|| format!("these packages are missing: {}", missing.join(" ")))
 }
 
 /// Two serial lines: what the commands print, and what the kernel says.
@@ -194,7 +179,7 @@ fn qemu(kernel: &Path, image: &Path, console: &Path, counts: bool) -> Task {
     task.args(["-kernel".as_ref(), kernel.as_os_str(), "-initrd".as_ref(), image.as_os_str()])
 }
 
-fn init(commands: &[Command]) -> String {
+fn init(commands: usize, limit: u64) -> String {
     let mut text = String::from(
         "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -213,17 +198,16 @@ ip link set lo up
 uptime() { cut -d ' ' -f 1 /proc/uptime; }
 ",
     );
-    for (i, command) in commands.iter().enumerate() {
+    for i in 0..commands {
         // What a command left running is ended: all but this shell.
         text += &format!(
             "echo \"@@ {i} begins at $(uptime)\"
-timeout -s KILL {} sh /commands/{i}
+timeout -s KILL {limit} sh /commands/{i}
 code=$?
 kill -9 -1
 echo
 echo \"@@ {i} ended with $code at $(uptime)\"
-",
-            command.limit
+"
         );
     }
     text + "sync\npoweroff -f\n"

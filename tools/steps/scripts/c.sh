@@ -123,6 +123,7 @@ if [ -n "${COMITY_TEST_DEEP-}" ]; then
     says "all right" "$WORK/misuse-asan"
     says "all right" job 2 "$WORK/conformance-asan"
     says "all right" job 2 "$WORK/lifecycle-asan"
+    [ -x "$PYTHON" ] || "$TOOLBOX" test --only prepare
     # JAX's own collectives over Comity, beside its gloo: PyPI's jaxlib loads the wrapper by this variable.
     cc -shared -fPIC -pthread "-Wl,-rpath,$lib" -Wall -Wextra examples/jax/mpiwrapper.c -o "$WORK/libcomity_mpi.so" $flags
     export MPITRAMPOLINE_LIB="$WORK/libcomity_mpi.so" PYTHONDONTWRITEBYTECODE=1

@@ -2,41 +2,17 @@
 //! and laying out the software RDMA device.
 
 mod c;
-mod check;
 mod softverbs;
 mod test;
 
-pub use c::{LibraryKit, lay_out as lay_out_library};
-use std::path::Path;
-
-/// Reason why a task did not end well.
-#[derive(Debug)]
-pub enum TaskError {
-    /// The words are no task; what is wrong with them.
-    Usage(String),
-    /// It failed, and how.
-    Failed(String),
-}
-
-impl From<String> for TaskError {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
-    }
-}
+pub use c::{LibraryKit, lay_out as lay_out_library, run as c_install};
+pub use softverbs::lay_out as softverbs;
+use tasks::child::Task;
+pub use test::{StepChoice, run as test, step};
 
 /// `cargo xtask check`: formatting, clippy and the tests of what changed.
-pub fn check(args: &[&str]) -> Result<(), TaskError> {
-    Ok(check::run(check::since(args).map_err(TaskError::Usage)?)?)
-}
-
-/// `cargo xtask test`: the gate, or the deep checks.
-pub fn test(args: &[&str]) -> Result<(), TaskError> {
-    Ok(test::run(&test::StepChoice::parse(args).map_err(TaskError::Usage)?)?)
-}
-
-/// Run a step of [`test()`], which starts it as a process of its own.
-pub fn step(args: &[&str]) -> Result<(), TaskError> {
-    Ok(test::step(args)?)
+pub fn check(args: &[&str]) -> Result<(), String> {
+    Task::new("python3").arg("tools/check.py").args(args).limit(3600).echo().run().map(drop)
 }
 
 /// Install what is lacking of these: a program, or a file by its whole path, and the Debian package that holds it.
@@ -60,15 +36,5 @@ pub fn prepare_python() -> Result<(), String> {
 /// # Errors
 /// It cannot be built.
 pub fn released_python() -> Result<(), String> {
-    test::released_python()
-}
-
-/// `cargo xtask c-install`: build libcomity and install it with its header.
-pub fn c_install(args: &[&str]) -> Result<(), TaskError> {
-    Ok(c::run(args)?)
-}
-
-/// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`.
-pub fn softverbs(folder: &Path) -> Result<(), TaskError> {
-    Ok(softverbs::lay_out(folder)?)
+    test::install_package("python", true)
 }

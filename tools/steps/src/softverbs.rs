@@ -9,8 +9,8 @@ use tasks::{
 /// Names that programs load: rdma-core's, and the one on macOS.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdma.dylib"];
 
-/// Build it, and put it into `folder`, for `LD_LIBRARY_PATH`.
-pub(crate) fn lay_out(folder: &Path) -> Result<(), String> {
+/// `cargo xtask softverbs`: build the software RDMA device and lay it out in `folder`, for `LD_LIBRARY_PATH`.
+pub fn lay_out(folder: &Path) -> Result<(), String> {
     Task::cargo().args(["build", "-p", "softverbs"]).limit(600).run()?;
     lay_out_built(folder)
 }

@@ -56,20 +56,14 @@ fn interrupted() -> &'static Arc<AtomicBool> {
     FLAG.get_or_init(Arc::default)
 }
 
-/// Handling of a child.
-#[derive(Clone, Copy, Debug)]
-struct Terms {
-    limit: Duration,
-    echo: bool,
-    heeds_signals: bool,
-    grace: Duration,
-}
-
 /// A command to run to its end.
 #[derive(Debug)]
 pub struct Task {
     command: Command,
-    terms: Terms,
+    limit: Duration,
+    echo: bool,
+    heeds_signals: bool,
+    grace: Duration,
 }
 
 impl Task {
@@ -86,7 +80,7 @@ impl Task {
             }
         }
         let limit = Duration::from_secs(300);
-        Self { command, terms: Terms { limit, echo: false, heeds_signals: true, grace: GRACE } }
+        Self { command, limit, echo: false, heeds_signals: true, grace: GRACE }
     }
 
     /// The cargo that runs this program.
@@ -132,25 +126,25 @@ impl Task {
 
     /// It is ended after so many seconds, with all that it started.
     pub fn limit(mut self, seconds: u64) -> Self {
-        self.terms.limit = Duration::from_secs(seconds);
+        self.limit = Duration::from_secs(seconds);
         self
     }
 
     /// Show the output while it comes.
     pub fn echo(mut self) -> Self {
-        self.terms.echo = true;
+        self.echo = true;
         self
     }
 
     /// For clearing away: also when this program was asked to end.
     pub fn regardless_of_signals(mut self) -> Self {
-        self.terms.heeds_signals = false;
+        self.heeds_signals = false;
         self
     }
 
     /// It may take longer to end when it is asked to, for it ends children of its own.
     pub fn gentle(mut self) -> Self {
-        self.terms.grace = LONG_GRACE;
+        self.grace = LONG_GRACE;
         self
     }
 
@@ -164,19 +158,18 @@ impl Task {
     /// # Errors
     /// It cannot be started.
     pub fn start(mut self) -> Result<Running, String> {
-        let what = self.to_string();
         let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| format!("cannot start `{what}`: {e}"))?;
+        let mut child = command.spawn().map_err(|e| format!("cannot start `{self}`: {e}"))?;
         let text = Arc::new(Mutex::new(String::new()));
         let (done, readers) = mpsc::channel();
         if let Some(out) = child.stdout.take() {
-            follow(out, self.terms.echo.then(io::stdout), Arc::clone(&text), done.clone());
+            follow(out, self.echo.then(io::stdout), Arc::clone(&text), done.clone());
         }
         if let Some(err) = child.stderr.take() {
-            follow(err, self.terms.echo.then(io::stderr), Arc::clone(&text), done);
+            follow(err, self.echo.then(io::stderr), Arc::clone(&text), done);
         }
-        let until = Instant::now() + self.terms.limit;
-        Ok(Running { what, child, text, readers, until, terms: self.terms })
+        let until = Instant::now() + self.limit;
+        Ok(Running { task: self, child, text, readers, until })
     }
 }
 
@@ -211,13 +204,12 @@ pub struct End {
 /// A child under way. Dropping it ends it.
 #[derive(Debug)]
 pub struct Running {
-    what: String,
+    task: Task,
     child: Child,
     text: Arc<Mutex<String>>,
     /// Closed when both readers are through.
     readers: mpsc::Receiver<()>,
     until: Instant,
-    terms: Terms,
 }
 
 impl Running {
@@ -241,21 +233,21 @@ impl Running {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => {}
-                Err(e) => return Some(format!("cannot wait for `{}`: {e}", self.what)),
+                Err(e) => return Some(format!("cannot wait for `{}`: {e}", self.task)),
             }
-            if self.terms.heeds_signals && is_interrupted() {
+            if self.task.heeds_signals && is_interrupted() {
                 // Shown before it is ended: whoever interrupts may not wait that long.
-                let words = if self.terms.echo { String::new() } else { self.words() };
-                eprintln!("interrupted during `{}`{words}", self.what);
+                let words = if self.task.echo { String::new() } else { self.words() };
+                eprintln!("interrupted during `{}`{words}", self.task);
                 self.end();
-                return Some(format!("interrupted during `{}`", self.what));
+                return Some(format!("interrupted during `{}`", self.task));
             }
             if Instant::now() >= self.until {
                 self.end();
                 return Some(format!(
                     "`{}` did not end within {:?}{}",
-                    self.what,
-                    self.terms.limit,
+                    self.task,
+                    self.task.limit,
                     self.words()
                 ));
             }
@@ -263,7 +255,7 @@ impl Running {
         };
         // Something that the child left running may hold its output open: no reason to wait for ever.
         let _ = self.readers.recv_timeout(GRACE);
-        (!status.success()).then(|| format!("`{}` failed ({status}){}", self.what, self.words()))
+        (!status.success()).then(|| format!("`{}` failed ({status}){}", self.task, self.words()))
     }
 
     /// Output as the end of a sentence: the last lines of what was shown already.
@@ -273,7 +265,7 @@ impl Running {
         let lines: Vec<&str> = text.lines().collect();
         match lines.len().saturating_sub(LAST_LINES) {
             _ if lines.is_empty() => ", without a word".into(),
-            more if self.terms.echo && more > 0 => format!("; last it said:\n{}", lines[more..].join("\n")),
+            more if self.task.echo && more > 0 => format!("; last it said:\n{}", lines[more..].join("\n")),
             _ => format!(":\n{text}"),
         }
     }
@@ -282,7 +274,7 @@ impl Running {
     fn end(&mut self) {
         let family = descendants(self.child.id());
         signal(self.child.id(), Signal::TERM);
-        let until = Instant::now() + self.terms.grace;
+        let until = Instant::now() + self.task.grace;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(Duration::from_millis(10));
         }

@@ -1,5 +1,6 @@
 //! Places of things: the workspace, files that cargo built, programs, a folder that goes away.
 
+use crate::child::Task;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -38,20 +39,9 @@ pub fn own() -> Result<PathBuf, String> {
 /// # Errors
 /// The users cannot be read.
 pub fn users_of_sshd(home: &Path) -> Result<String, String> {
-    read("/etc/passwd").map(|users| moved(&users, home))
-}
-
-fn moved(users: &str, home: &Path) -> String {
-    let home = home.display().to_string();
-    let line = |line: &str| {
-        let mut parts: Vec<&str> = line.split(':').collect();
-        if let ["root", _, _, _, _, at, ..] = parts.as_mut_slice() {
-            *at = &home;
-        }
-        parts.join(":") + "\n"
-    };
-    let all: String = users.lines().filter(|l| !l.starts_with("sshd:")).map(line).collect();
-    all + "sshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n"
+    let moved = r#"$1 == "root" { $6 = home } $1 != "sshd"; END { print "sshd:x:109:65534::/run/sshd:/usr/sbin/nologin" }"#;
+    let home = format!("home={}", home.display());
+    Task::new("awk").args(["-F:", "-v", "OFS=:", "-v", &home, moved, "/etc/passwd"]).run()
 }
 
 /// The program of this name on PATH.
@@ -137,17 +127,5 @@ impl Drop for Scratch {
         if let Err(e) = fs::remove_dir_all(&self.0) {
             eprintln!("xtask: cannot remove {}: {e}", self.0.display());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn root_is_at_home_elsewhere_and_sshd_is_there_once() {
-        let users = "root:x:0:0:root:/root:/bin/bash\nsshd:x:1:1::/x:/x\nme:x:5:5::/home/me:/bin/sh\n";
-        let wanted = "root:x:0:0:root:/here:/bin/bash\nme:x:5:5::/home/me:/bin/sh\nsshd:x:109:65534::/run/sshd:/usr/sbin/nologin\n";
-        assert_eq!(moved(users, Path::new("/here")), wanted);
     }
 }

@@ -1,7 +1,6 @@
 //! Project tasks: `cargo xtask check | test | bench | c-install | chaos | dist | softverbs | rdma-vm`. `xtask` itself has the demo.
 
 use std::process::ExitCode;
-use steps::TaskError;
 
 const HELP: &str = "\
 cargo xtask demo                 build, then train a small network on 1, 2 and 4 ranks of this machine
@@ -10,9 +9,7 @@ cargo xtask test                 the gate: install what the tests need and run t
     --only NAME                  this step alone (repeatable)
     --seed N                     the share that N chooses, not the commit
     --list                       name the steps and parts
-    --prepare                    install what is needed, and run none
 cargo xtask test --deep [PART...]   everything at full size, written to bench/record/deep.md; goes on where it was cut off
-    --hours H                    of the soak (2)
     --again                      also what has passed at this state of the code
 cargo xtask bench                time Comity beside gloo, MLX, Open MPI and MPICH: tables, a page, a figure; 20 minutes
     --against LIST               these alone, of gloo,mlx,openmpi,mpich; or none
@@ -50,6 +47,19 @@ cargo xtask rdma-vm COMMAND...   run shell commands in a QEMU guest with rdma-co
     --count                      its clock counts instructions: times on a busy host are those on an idle one
 ";
 
+/// Reason why a task did not end well.
+enum TaskError {
+    /// The words are no task; what is wrong with them.
+    Usage(String),
+    /// It failed, and how.
+    Failed(String),
+}
+
+/// Run what the command line has chosen.
+fn chosen<T>(choice: Result<T, String>, run: impl FnOnce(T) -> Result<(), String>) -> Result<(), TaskError> {
+    run(choice.map_err(TaskError::Usage)?).map_err(TaskError::Failed)
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -58,30 +68,20 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let result: Result<(), TaskError> = match args[..] {
-        ["test", ref rest @ ..] => steps::test(rest),
-        ["check", ref rest @ ..] => steps::check(rest),
-        ["bench", ref rest @ ..] => match bench::BenchChoice::parse(rest) {
-            Ok(choice) => bench::run(&choice).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
+        ["test", ref rest @ ..] => chosen(steps::StepChoice::parse(rest), |choice| steps::test(&choice)),
+        ["check", ref rest @ ..] => steps::check(rest).map_err(TaskError::Failed),
+        ["bench", ref rest @ ..] => chosen(bench::BenchChoice::parse(rest), |choice| bench::run(&choice)),
         // A part of bench, which starts it.
         ["bench-limit", ref rest @ ..] => bench::limit(rest).map_err(TaskError::Failed),
-        ["c-install", ref rest @ ..] => steps::c_install(rest),
+        ["c-install", ref rest @ ..] => steps::c_install(rest).map_err(TaskError::Failed),
         // A part of test, which starts it.
-        ["step", ref rest @ ..] => steps::step(rest),
-        ["chaos", ref rest @ ..] => match chaos::Choice::parse(rest) {
-            Ok(choice) => chaos::run(&choice).map(|note| println!("{note}")).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
-        ["dist", ref rest @ ..] => match dist::DistChoice::parse(rest) {
-            Ok(choice) => dist::run(&choice).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
-        ["softverbs", folder] => steps::softverbs(folder.as_ref()),
-        ["rdma-vm", ref rest @ ..] => match guest::Choice::parse(rest) {
-            Ok(choice) => guest::run(choice).map_err(TaskError::Failed),
-            Err(e) => Err(TaskError::Usage(e)),
-        },
+        ["step", ref rest @ ..] => steps::step(rest).map_err(TaskError::Failed),
+        ["chaos", ref rest @ ..] => {
+            chosen(chaos::Choice::parse(rest), |choice| chaos::run(&choice).map(|note| println!("{note}")))
+        }
+        ["dist", ref rest @ ..] => chosen(dist::DistChoice::parse(rest), |choice| dist::run(&choice)),
+        ["softverbs", folder] => steps::softverbs(folder.as_ref()).map_err(TaskError::Failed),
+        ["rdma-vm", ref rest @ ..] => chosen(guest::Choice::parse(rest), guest::run),
         // A part of chaos, which starts it.
         ["chaos-lane", ref rest @ ..] => chaos::lane(rest).map_err(TaskError::Failed),
         ["-h" | "--help" | "help"] => {

@@ -106,7 +106,7 @@ impl Counters {
             world: AtomicU32::new(0),
         };
         // A slot may hold what an earlier group counted.
-        counters.given.store(counters.word(at::SENT).load(Ordering::Relaxed), Ordering::Relaxed);
+        counters.given.store(counters.words()[at::SENT].load(Ordering::Relaxed), Ordering::Relaxed);
         counters
     }
 
@@ -121,23 +121,16 @@ impl Counters {
     }
 
     #[inline]
-    fn word(&self, i: usize) -> &AtomicU64 {
+    fn words(&self) -> &[AtomicU64] {
         match &self.place {
-            Place::Own(words) => &words[i],
-            Place::Sheet(slot) => slot.word(i),
+            Place::Own(words) => &words[..],
+            Place::Sheet(slot) => slot.words(),
         }
-    }
-
-    /// Only the call under way writes most of them: no locked addition is needed.
-    #[inline]
-    fn add(&self, i: usize, n: u64) {
-        let word = self.word(i);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     #[inline]
     pub fn add_sent(&self, n: u64) {
-        self.add(at::SENT, n);
+        add(&self.words()[at::SENT], n);
     }
 
     /// A call has ended.
@@ -145,12 +138,13 @@ impl Counters {
     pub fn ended(&self, op: Op, succeeded: bool) {
         // The wire numbers of operations begin at 1.
         let op = op as usize - 1;
-        self.add(if succeeded { at::CALLS + op } else { at::ERRORS }, 1);
-        let sent = self.word(at::SENT).load(Ordering::Relaxed);
+        let words = self.words();
+        add(&words[if succeeded { at::CALLS + op } else { at::ERRORS }], 1);
+        let sent = words[at::SENT].load(Ordering::Relaxed);
         let new = sent.wrapping_sub(self.given.load(Ordering::Relaxed));
         if new > 0 {
             self.given.store(sent, Ordering::Relaxed);
-            self.add(at::BYTES + op, new);
+            add(&words[at::BYTES + op], new);
         }
     }
 
@@ -225,13 +219,13 @@ impl Counters {
     /// Nanoseconds asleep so far; on a sheet, those of earlier groups in the same place included.
     #[inline]
     pub fn parked_ns(&self) -> u64 {
-        self.word(at::PARKED_NS).load(Ordering::Relaxed)
+        self.words()[at::PARKED_NS].load(Ordering::Relaxed)
     }
 
     /// The call under way has slept for so long.
     #[inline]
     pub fn slept(&self, time: Duration) {
-        self.add(at::PARKED_NS, time.as_nanos() as u64);
+        add(&self.words()[at::PARKED_NS], time.as_nanos() as u64);
         if let Some(live) = self.live() {
             live.woke();
         }
@@ -239,14 +233,14 @@ impl Counters {
 
     /// The control thread noted a member's silence.
     pub fn suspected(&self) {
-        self.word(at::SUSPICIONS).fetch_add(1, Ordering::Relaxed);
+        self.words()[at::SUSPICIONS].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The control thread measured a silence.
     pub fn silent(&self, time: Duration) {
         let ns = time.as_nanos() as u64;
         self.silence_ns.fetch_max(ns, Ordering::Relaxed);
-        self.word(at::SILENCE_NS).fetch_max(ns, Ordering::Relaxed);
+        self.words()[at::SILENCE_NS].fetch_max(ns, Ordering::Relaxed);
     }
 
     pub fn read(&self) -> Stats {
@@ -254,7 +248,7 @@ impl Counters {
             Place::Own(_) => 0,
             Place::Sheet(slot) => slot.before(i),
         };
-        let of = |i: usize| self.word(i).load(Ordering::Relaxed).wrapping_sub(before(i));
+        let of = |i: usize| self.words()[i].load(Ordering::Relaxed).wrapping_sub(before(i));
         Stats {
             calls: (0..at::OPS).map(|op| of(at::CALLS + op)).sum(),
             errors: of(at::ERRORS),
@@ -264,6 +258,12 @@ impl Counters {
             longest_silence: Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed)),
         }
     }
+}
+
+/// Adds to a counter. Only the call under way writes most of them: no locked addition is needed.
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 #[cfg(test)]

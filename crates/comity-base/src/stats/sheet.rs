@@ -156,13 +156,6 @@ impl Sheet {
         (LINKS..=LEN - LINK).step_by(LINK)
     }
 
-    /// Words of call number `made` of the group whose words begin at `first`.
-    #[inline]
-    fn call(&self, first: usize, made: u64) -> &[AtomicU64] {
-        let at = first + HEAD + made as usize % CALLS * CALL;
-        self.words_from(at, CALL)
-    }
-
     /// The open groups.
     #[doc(hidden)]
     pub fn groups(&self) -> Vec<RawGroup> {
@@ -171,12 +164,12 @@ impl Sheet {
 
     /// Reads a group; `None` before it is initialized.
     fn group(&self, index: usize) -> Option<RawGroup> {
-        let first = LIVE + index * GROUP;
-        let word = |i: usize| self.word(first + i).load(Relaxed);
+        let words = self.words_from(LIVE + index * GROUP, GROUP);
+        let word = |i: usize| words[i].load(Relaxed);
         let mut group = RawGroup::default();
         // A rank that makes call after call writes faster than this reads: then the calls read last must do.
         for _ in 0..8 {
-            let made = self.word(first + MADE).load(Acquire);
+            let made = words[MADE].load(Acquire);
             let kept = made.min(CALLS as u64);
             let place = word(PLACE);
             group = RawGroup {
@@ -195,9 +188,9 @@ impl Sheet {
                     world: (word(NUMBER) >> 32) as u32,
                 },
                 // The oldest one may be overwritten by the next.
-                calls: (made - kept..made).filter_map(|n| read_call(self.call(first, n), n)).collect(),
+                calls: (made - kept..made).filter_map(|n| read_call(call_words(words, n), n)).collect(),
             };
-            if self.word(first + MADE).load(Acquire) == made {
+            if words[MADE].load(Acquire) == made {
                 break;
             }
         }
@@ -259,8 +252,8 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn word(&self, i: usize) -> &AtomicU64 {
-        &self.sheet.words[self.first + i]
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        self.sheet.words_from(self.first, WORDS)
     }
 
     pub(super) fn before(&self, i: usize) -> u64 {
@@ -320,51 +313,54 @@ pub struct LiveSlot {
 impl LiveSlot {
     pub(super) fn new(sheet: &Arc<Sheet>, index: usize) -> Self {
         let slot = Self { sheet: sheet.clone(), first: LIVE + index * GROUP };
-        (0..GROUP).for_each(|i| slot.word(i).store(0, Relaxed));
+        slot.words().iter().for_each(|word| word.store(0, Relaxed));
         slot
     }
 
     #[inline]
-    fn word(&self, i: usize) -> &AtomicU64 {
-        self.sheet.word(self.first + i)
+    fn words(&self) -> &[AtomicU64] {
+        self.sheet.words_from(self.first, GROUP)
     }
 
     pub(super) fn is(&self, id: u64, rank: usize, size: usize) {
-        self.word(ID).store(id, Relaxed);
-        self.word(PLACE).store(rank as u64 | ((size as u64) << 32), Relaxed);
+        self.words()[ID].store(id, Relaxed);
+        self.words()[PLACE].store(rank as u64 | ((size as u64) << 32), Relaxed);
     }
 
     pub(super) fn forms(&self, epoch: u64, change: u64, world: u32, number: usize) {
-        self.word(NUMBER).store(number as u64 | u64::from(world) << 32, Relaxed);
-        self.word(EPOCH).store(epoch, Relaxed);
-        self.word(CHANGE).store(change, Relaxed);
+        self.words()[NUMBER].store(number as u64 | u64::from(world) << 32, Relaxed);
+        self.words()[EPOCH].store(epoch, Relaxed);
+        self.words()[CHANGE].store(change, Relaxed);
     }
 
     /// Call number `made` begins.
     #[inline]
     pub fn begin(&self, made: u64, call: [u64; CALL]) {
-        write_call(self.sheet.call(self.first, made), made, call);
-        self.word(ON).store(0, Relaxed);
-        self.word(MADE).store(made + 1, Release);
+        let words = self.words();
+        write_call(call_words(words, made), made, call);
+        words[ON].store(0, Relaxed);
+        words[MADE].store(made + 1, Release);
     }
 
     /// Call number `made` has ended: some of its words changed.
     #[inline]
     pub fn end(&self, made: u64, words: [(usize, u64); 3]) {
-        let at = HEAD + made as usize % CALLS * CALL;
-        words.into_iter().for_each(|(i, word)| self.word(at + i).store(word, Relaxed));
+        let call = call_words(self.words(), made);
+        for (i, word) in &words {
+            call[*i].store(*word, Relaxed);
+        }
     }
 
     pub(super) fn sleeps(&self) {
-        self.word(ASLEEP).store(clock::exact(), Relaxed);
+        self.words()[ASLEEP].store(clock::exact(), Relaxed);
     }
 
     pub(super) fn sleeps_for(&self, rank: usize) {
-        self.word(ON).store(rank as u64 + 1, Relaxed);
+        self.words()[ON].store(rank as u64 + 1, Relaxed);
     }
 
     pub(super) fn woke(&self) {
-        self.word(ASLEEP).store(0, Relaxed);
+        self.words()[ASLEEP].store(0, Relaxed);
     }
 }
 
@@ -469,25 +465,33 @@ pub(super) trait SharedWord {
 }
 
 impl SharedWord for AtomicU64 {
+    #[inline]
     fn get(&self) -> u64 {
         self.load(Relaxed)
     }
 
+    #[inline]
     fn set(&self, value: u64) {
         self.store(value, Relaxed);
     }
 }
 
+/// Words of call number `made`, of a group's.
+#[inline]
+fn call_words(group: &[AtomicU64], made: u64) -> &[AtomicU64] {
+    let at = HEAD + made as usize % CALLS * CALL;
+    &group[at..at + CALL]
+}
+
 /// Writes call number `number`. Readers find it once they have seen that it was made.
 #[inline]
-pub(super) fn write_call<W: SharedWord>(words: &[W], number: u64, call: [u64; CALL]) {
+pub(super) fn write_call<W: SharedWord>(words: &[W], number: u64, mut call: [u64; CALL]) {
+    call[SEQUENCE] = number + 1;
     words[SEQUENCE].set(number + 1);
     // Who reads a word of this call finds its number, too.
     fence(Release);
-    for (i, (word, value)) in words.iter().zip(call).enumerate() {
-        if i != SEQUENCE {
-            word.set(value);
-        }
+    for (word, value) in words.iter().zip(&call) {
+        word.set(*value);
     }
 }
 
@@ -529,7 +533,7 @@ mod tests {
         assert_eq!(g.calls.iter().map(|c| c[0]).collect::<Vec<_>>(), [3, 4, 5, 6]);
         assert_eq!((g.calls[2][3], g.calls[3][3]), (100, 6));
         // A rank that was stopped while it wrote the next call over the oldest one.
-        write_call(theirs.call(live.first, 7), 7, [7; CALL]);
+        write_call(call_words(live.words(), 7), 7, [7; CALL]);
         let seqs = |g: &RawGroup| g.calls.iter().map(|c| c[0]).collect::<Vec<_>>();
         assert_eq!(seqs(&sheet.groups()[0]), [4, 5, 6]);
         live.begin(7, [7; CALL]);

@@ -89,12 +89,12 @@ macro_rules! functions {
         }
 
         impl $(<$handle>)? $name $(<$handle>)? {
-            /// The name of the first that is missing is the error. A library that has all is called until the process ends: it stays loaded.
+            /// The name of the first that is missing is the error. Else the library stays loaded until the process ends.
             ///
             /// # Safety
             /// The signatures are the library's.
             unsafe fn load(lib: ::libloading::os::unix::Library) -> ::std::result::Result<Self, &'static str> {
-                let found = Self {
+                let functions = Self {
                     $($field: {
                         // SAFETY: the caller's promise.
                         let f = unsafe { lib.get(concat!($symbol, "\0").as_bytes()) };
@@ -107,7 +107,7 @@ macro_rules! functions {
                     },)*)?
                 };
                 ::std::mem::forget(lib);
-                Ok(found)
+                Ok(functions)
             }
         }
     };
@@ -136,12 +136,12 @@ mod tests {
 
     #[test]
     fn functions_are_called_and_the_missing_one_is_named() {
+        let lib = Library::this;
         // SAFETY: C's own signature, and what is called is a text.
-        let length =
-            unsafe { Text::<*const c_char>::load(Library::this()).map(|t| (t.length)(c"four".as_ptr())) };
+        let length = unsafe { Text::<*const c_char>::load(lib()).map(|t| (t.length)(c"four".as_ptr())) };
         assert_eq!(length, Ok(4));
         // SAFETY: C's own signature; the other is not there.
-        let odd = unsafe { Odd::load(Library::this()) };
+        let odd = unsafe { Odd::load(lib()) };
         assert_eq!(odd.err(), Some("no_such_function_of_anyone"));
     }
 

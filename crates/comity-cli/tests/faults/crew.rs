@@ -1,9 +1,8 @@
 //! Starts ranks as processes of their own, hears them, and ends them.
 use super::{
     actor::{ROLE, SAYS, monotonic},
-    patience::patient,
+    common::{Meeting, deadline, launch, slowness, this_test, wait_for},
 };
-use comity::{Key, tools::Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
@@ -16,9 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than anything takes that is to succeed, on a machine that does other things too.
-const LONG: Duration = Duration::from_secs(60);
-const KEY: [u8; 32] = [9; 32];
 /// Stands for a rank in what `comity launch` says itself.
 pub(crate) const LAUNCHER: usize = 98;
 
@@ -30,65 +26,44 @@ pub(crate) struct Crew {
     lines: Receiver<Value>,
     readers: Vec<JoinHandle<()>>,
     pids: HashMap<usize, Pid>,
-    _meet: Option<(Store, tempfile::NamedTempFile)>,
+    _meeting: Option<Meeting>,
 }
 
 impl Crew {
-    /// `ranks` of `n`, which play `role` in the test of this name.
-    pub(crate) fn start(
-        test: &str,
-        role: &str,
-        n: usize,
-        ranks: impl IntoIterator<Item = usize>,
-        env: &[(&str, &str)],
-    ) -> Self {
-        Self::start_each(test, role, n, ranks, |_| {
-            env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect()
-        })
+    /// All `n` ranks, which play `role`.
+    pub(crate) fn start(role: &str, n: usize, env: &[(&str, &str)]) -> Self {
+        Self::start_some(role, n, 0..n, |_| env.to_vec())
     }
 
-    /// Like [`start`](Self::start), with variables that differ by rank.
-    pub(crate) fn start_each(
-        test: &str,
+    /// Some ranks of `n`, with variables that differ by rank.
+    pub(crate) fn start_some<'a>(
         role: &str,
         n: usize,
         ranks: impl IntoIterator<Item = usize>,
-        env: impl Fn(usize) -> Vec<(String, String)>,
+        env: impl Fn(usize) -> Vec<(&'a str, &'a str)>,
     ) -> Self {
-        let store =
-            Store::start(([127, 0, 0, 1], 0).into(), n, &Key::from(KEY), "faults", patient(LONG)).unwrap();
-        let mut key = tempfile::NamedTempFile::new().unwrap();
-        key.write_all(&KEY).unwrap();
+        let meeting = Meeting::new(n);
         let (send, lines) = channel();
         let mut crew = Self::new(lines);
         for rank in ranks {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(words(test));
-            for (name, value) in [
-                ("COMITY_RANK", rank.to_string()),
-                ("COMITY_SIZE", n.to_string()),
-                ("COMITY_STORE", store.addr().to_string()),
-                ("COMITY_JOB", "faults".into()),
-            ] {
-                command.env(name, value);
-            }
-            command.env("COMITY_KEY_FILE", key.path()).env(ROLE, role).envs(env(rank));
+            let mut command = this_test(RANK);
+            meeting.join(rank, &mut command);
+            command.env(ROLE, role).envs(env(rank));
             let mut child = crew.spawn(command, &send);
             crew.stdin.insert(rank, child.stdin.take().unwrap());
             crew.pids.insert(rank, Pid::from_child(&child));
             crew.children.push(child);
         }
-        crew._meet = Some((store, key));
+        crew._meeting = Some(meeting);
         crew
     }
 
     /// Like [`start`](Self::start), all ranks, under `comity launch`.
-    pub(crate) fn launch(test: &str, role: &str, n: usize, env: &[(&str, &str)]) -> Self {
+    pub(crate) fn launch(role: &str, n: usize, env: &[(&str, &str)]) -> Self {
         let (send, lines) = channel();
         let mut crew = Self::new(lines);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-        command.args(["launch", "-n", &n.to_string(), "--"]).arg(std::env::current_exe().unwrap());
-        command.args(words(test)).env(ROLE, role).envs(env.iter().copied());
+        let mut command = launch(&["-n", &n.to_string()], &this_test(RANK));
+        command.env(ROLE, role).envs(env.iter().copied());
         // As under a shell: then SIGTSTP stops it.
         command.process_group(0);
         let mut child = crew.spawn(command, &send);
@@ -101,7 +76,7 @@ impl Crew {
         let children = Vec::new();
         let heard = Vec::new();
         let readers = Vec::new();
-        Self { children, stdin: HashMap::new(), heard, lines, readers, pids: HashMap::new(), _meet: None }
+        Self { children, stdin: HashMap::new(), heard, lines, readers, pids: HashMap::new(), _meeting: None }
     }
 
     fn spawn(&mut self, mut command: Command, send: &Sender<Value>) -> Child {
@@ -132,7 +107,7 @@ impl Crew {
 
     /// Events of this kind of each of `ranks`, in that order, as soon as all have come.
     pub(crate) fn hear(&mut self, event: &str, ranks: impl IntoIterator<Item = usize>) -> Vec<Value> {
-        let end = Instant::now() + patient(LONG);
+        let end = Instant::now() + deadline();
         ranks
             .into_iter()
             .map(|rank| {
@@ -194,14 +169,7 @@ impl Crew {
 
     /// The exit code of `comity launch`, or the only child's.
     pub(crate) fn code(&mut self) -> Option<i32> {
-        let end = Instant::now() + patient(LONG);
-        loop {
-            if let Some(status) = self.children[0].try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(Instant::now() < end, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for("the end", || self.children[0].try_wait().unwrap()).code()
     }
 }
 
@@ -218,6 +186,41 @@ impl Drop for Crew {
     }
 }
 
-fn words(test: &str) -> Vec<String> {
-    ["--exact", test, "--nocapture", "--test-threads=1"].map(Into::into).into()
+/// The test that is each rank's program.
+const RANK: &str = "actor::rank";
+/// A limit on silence that no rank reaches: who is told sooner is told of the death itself.
+pub(crate) const PATIENT: (&str, &str) = ("COMITY_DETECTION", "60");
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn text(said: &Value) -> &str {
+    said["text"].as_str().unwrap()
+}
+
+pub(crate) fn others(n: usize, not: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..n).filter(move |r| *r != not)
+}
+
+/// Bound in milliseconds, larger where everything takes longer.
+pub(crate) fn at_most(millis: u32) -> f64 {
+    f64::from(millis * slowness())
+}
+
+/// Milliseconds from `since` until it was said.
+pub(crate) fn took(said: &Value, since: u64) -> f64 {
+    said["at"].as_u64().unwrap().saturating_sub(since) as f64 / 1e6
+}
+
+/// Milliseconds, at most so many, after which each of these errors has named `victim`, in such words.
+pub(crate) fn all_name(errors: &[Value], victim: usize, since: u64, within: u32, words: &str) -> Vec<f64> {
+    let check = |said: &Value| {
+        let told = text(said).contains(&format!("rank {victim} ")) && text(said).contains(words);
+        assert!(told, "rank {victim}: {said}");
+        let took = took(said, since);
+        assert!(took < at_most(within), "{took} ms: {said}");
+        took
+    };
+    errors.iter().map(check).collect()
 }

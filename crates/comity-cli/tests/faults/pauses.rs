@@ -1,13 +1,11 @@
 //! Pauses within the limit: nobody is given up, and every sum is right.
-use super::{acted, ms};
-use crate::crew::Crew;
+use crate::crew::{Crew, ms};
 use rustix::process::Signal;
 use std::{thread, time::Duration};
 
 /// Stop `who` of 4 for `pause` amid all-reduces; then all end in good order, and every sum was right.
-fn ride_through(test: &str, who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static str) {
-    let vars = |r| vec![("COMITY_DETECTION".to_owned(), env(r).to_owned())];
-    let mut crew = Crew::start_each(test, "ops", 4, 0..4, vars);
+fn ride_through(who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static str) {
+    let mut crew = Crew::start_some("ops", 4, 0..4, |r| vec![("COMITY_DETECTION", env(r))]);
     crew.hear("ready", 0..4);
     thread::sleep(ms(200));
     for r in who {
@@ -24,33 +22,24 @@ fn ride_through(test: &str, who: &[usize], pause: Duration, env: impl Fn(usize) 
 
 #[test]
 fn a_short_blip_is_ridden_through() {
-    if !acted() {
-        ride_through("pauses::a_short_blip_is_ridden_through", &[1], ms(400), |_| "1");
-    }
+    ride_through(&[1], ms(400), |_| "1");
 }
 
 #[test]
 fn a_blip_of_four_seconds_is_ridden_through() {
-    if !acted() {
-        ride_through("pauses::a_blip_of_four_seconds_is_ridden_through", &[3], ms(4000), |_| "normal");
-    }
+    ride_through(&[3], ms(4000), |_| "normal");
 }
 
 #[test]
 fn a_job_that_is_stopped_as_a_whole_goes_on() {
-    if !acted() {
-        ride_through("pauses::a_job_that_is_stopped_as_a_whole_goes_on", &[0, 1, 2, 3], ms(2500), |_| "1");
-    }
+    ride_through(&[0, 1, 2, 3], ms(2500), |_| "1");
 }
 
 #[test]
 fn a_job_that_ctrl_z_stopped_goes_on() {
-    if acted() {
-        return;
-    }
     // The pauses count neither as silence nor as time of the call that they interrupt.
     let env = [("COMITY_DETECTION", "2"), ("COMITY_TIMEOUT", "2")];
-    let mut crew = Crew::launch("pauses::a_job_that_ctrl_z_stopped_goes_on", "ops", 4, &env);
+    let mut crew = Crew::launch("ops", 4, &env);
     crew.hear("ready", 0..4);
     // Longer than the limits, twice.
     for _ in 0..2 {
@@ -67,16 +56,10 @@ fn a_job_that_ctrl_z_stopped_goes_on() {
 
 #[test]
 fn the_most_patient_rank_decides() {
-    if !acted() {
-        ride_through("pauses::the_most_patient_rank_decides", &[2], ms(1200), |r| {
-            ["0.4", "fast", "0.4", "patient"][r]
-        });
-    }
+    ride_through(&[2], ms(1200), |r| ["0.4", "fast", "0.4", "patient"][r]);
 }
 
 #[test]
 fn silence_can_be_allowed() {
-    if !acted() {
-        ride_through("pauses::silence_can_be_allowed", &[2], ms(1500), |r| ["0.3", "off", "0.3", "0.3"][r]);
-    }
+    ride_through(&[2], ms(1500), |r| ["0.3", "off", "0.3", "0.3"][r]);
 }

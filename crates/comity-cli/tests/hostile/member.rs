@@ -1,4 +1,5 @@
 //! The processes of the job: a store as the launcher's, and ranks; each may open 256 files.
+use super::common::{this_test, wait_for};
 use comity::{Config, Key, LinkKind, ReduceOp, tools::Store};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::{
@@ -6,14 +7,14 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::SocketAddr,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub(crate) const KEY: [u8; 32] = [5; 32];
@@ -103,13 +104,8 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn start(test: &str, role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = this_test(test);
+        let mut child = command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
@@ -155,20 +151,12 @@ impl Member {
     }
 
     pub(crate) fn await_files(&self, n: usize) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while self.files() != n {
-            assert!(Instant::now() < end, "{} has {} descriptors, not {n}", self.name, self.files());
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for(&format!("{n} descriptors of {}", self.name), || (self.files() == n).then_some(()));
     }
 
     /// Wait until `n` connections stand.
     pub(crate) fn await_connections(&self, n: usize) {
-        let end = Instant::now() + LONG;
-        while self.connections() < n {
-            assert!(Instant::now() < end, "{} has {} connections", self.name, self.connections());
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for(&format!("connections of {}", self.name), || (self.connections() >= n).then_some(()));
         // The last of them may have to say who it is.
         thread::sleep(Duration::from_millis(500));
     }
@@ -223,11 +211,7 @@ impl Member {
     }
 
     pub(crate) fn end(mut self) {
-        let end = Instant::now() + LONG;
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < end, "{} does not end", self.name);
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for(&format!("the end of {}", self.name), || self.child.try_wait().unwrap());
         assert!(self.child.wait().unwrap().success(), "{}", self.name);
     }
 }

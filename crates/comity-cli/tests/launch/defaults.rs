@@ -1,6 +1,6 @@
 //! Variables that ranks get unless the user has set them: threads, and output at once.
 use super::harness::*;
-use super::hosts::{executable, stand_in};
+use super::hosts::Hosts;
 use std::process::Command;
 
 const THREAD_CHOICES: [&str; 4] =
@@ -40,9 +40,8 @@ fn ranks_share_the_cores_of_their_host() {
     assert_eq!(threads(&["-n", "64"], &[]).1, vec![Some((one / 64).max(1)); 64]);
     let (said, _) = threads(&["-n", "2", "--verbose"], &[]);
     assert_eq!(said.matches(" for each rank: ").count(), 1, "{said}");
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    let (said, all) = threads(&["--ssh", &ssh, "--hosts", "a:2,b", "--verbose"], &[]);
+    let hosts = Hosts::new();
+    let (said, all) = threads(&["--ssh", &hosts.ssh, "--hosts", "a:2,b", "--verbose"], &[]);
     assert_eq!(all.iter().flatten().sum::<usize>(), 2 * (one / 2).max(1) + one, "{all:?}");
     for host in [
         "host a: OMP_NUM_THREADS=",
@@ -74,7 +73,7 @@ fn mpi_s_launcher_hands_them_on() {
     let path = dir.path().join("mpirun");
     let say =
         "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.5' || echo $OMP_NUM_THREADS $PYTHONUNBUFFERED";
-    executable(&path, &format!("#!/bin/sh\n{say}\n"));
+    write_program(&path, say);
     let done = start_with(&["-n", "4096", "--backend", "mpi", "--", "true"], |command| {
         clean(command, &[]).env("COMITY_MPIRUN", &path)
     });

@@ -1,6 +1,6 @@
 //! Jobs that go on without ranks: who dies is started again and joins, and the others are not ended.
 use super::harness::*;
-use super::hosts::stand_in;
+use super::hosts::Hosts;
 use comity::{Group, ReduceOp, ReformOptions, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
@@ -42,28 +42,23 @@ fn say_size(group: &Group, size: &mut usize, place: &str) {
 /// A job of this program's, in which each rank says how many there are.
 struct Elastic {
     job: Job,
-    dir: tempfile::TempDir,
+    hosts: Hosts,
 }
 
 impl Elastic {
     fn start(flags: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), flags, |command| command)
+        Self::start_in(Hosts::new(), flags, |command| command)
     }
 
-    fn start_in(
-        dir: tempfile::TempDir,
-        flags: &[&str],
-        change: impl FnOnce(&mut Command) -> &mut Command,
-    ) -> Self {
-        let logs = dir.path().join("logs");
-        let own = std::env::current_exe().unwrap();
-        let place = format!("{PLACE}={}", dir.path().display());
-        let log_dir = logs.display().to_string();
+    fn start_in(hosts: Hosts, flags: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let place = format!("{PLACE}={}", hosts.word(""));
+        let log_dir = hosts.word("logs");
         let flags = [flags, &["--log-dir", &log_dir, "--env", &place, "--"]].concat();
+        let own = std::env::current_exe().unwrap();
         let rank = [own.to_str().unwrap(), "--exact", NAME, "--nocapture", "--test-threads=1"];
         let mut job = start_with(&[&flags[..], &rank].concat(), change);
-        job.logs = Some(logs);
-        Self { job, dir }
+        job.logs = Some(log_dir.into());
+        Self { job, hosts }
     }
 
     /// Waits until a rank's last word is this.
@@ -92,8 +87,8 @@ impl Elastic {
         self.kill_it(&format!("COMITY_RANK={rank}"), NAME);
     }
 
-    fn finish(self) -> Done {
-        std::fs::write(self.dir.path().join("end"), "").unwrap();
+    fn finish(self) -> Ended {
+        self.hosts.file("end", "");
         self.job.finish()
     }
 }
@@ -132,10 +127,10 @@ fn too_few() {
 
 /// A rank on another host is started again there; then the host itself is lost, and its rank comes back with it.
 fn on_several_hosts() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    let job =
-        Elastic::start_in(dir, &["--ssh", &ssh, "--hosts", "a:2,b", "--elastic", "2"], |command| command);
+    let hosts = Hosts::new();
+    let ssh = hosts.ssh.clone();
+    let flags = ["--ssh", &ssh, "--hosts", "a:2,b", "--elastic", "2"];
+    let job = Elastic::start_in(hosts, &flags, |command| command);
     (0..3).for_each(|rank| job.await_word(rank, &format!("3 ranks, place {rank}, start 0")));
     job.kill(2);
     job.await_word(2, "3 ranks, place 2, start 1");
@@ -150,13 +145,12 @@ fn on_several_hosts() {
 
 /// `comity join` as the launcher prints it, and no more than MAX.
 fn by_hand() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = dir.path().join("job.key");
-    let made = Command::new(env!("CARGO_BIN_EXE_comity")).args(["key", "new"]).arg(&key).status().unwrap();
-    assert!(made.success());
-    let err = dir.path().join("err");
+    let hosts = Hosts::new();
+    let key = hosts.word("job.key");
+    run_comity(&["key", "new", &key]).ends(0);
+    let err = hosts.path("err");
     let to = std::fs::File::create(&err).unwrap();
-    let job = Elastic::start_in(dir, &["-n", "2", "--elastic", "2:3"], |command| {
+    let job = Elastic::start_in(hosts, &["-n", "2", "--elastic", "2:3"], |command| {
         command.env("COMITY_KEY_FILE", &key).stderr(Stdio::from(to))
     });
     (0..2).for_each(|rank| job.await_word(rank, "2 ranks"));
@@ -164,20 +158,18 @@ fn by_hand() {
     let line =
         said.lines().find_map(|line| line.split_once("`comity ")?.1.strip_suffix(" -- COMMAND`")).unwrap();
     let join = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-        command.args(line.split(' ')).arg("--").arg(std::env::current_exe().unwrap());
-        command.args(["--exact", NAME, "--nocapture"]).env(PLACE, job.dir.path()).env("RUST_BACKTRACE", "0");
+        let mut command = comity();
+        let rank = this_test(NAME);
+        command.args(line.split(' ')).arg("--").arg(rank.get_program()).args(rank.get_args());
+        command.env(PLACE, job.hosts.word("")).env("RUST_BACKTRACE", "0");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let mut guest = join();
     (0..2).for_each(|rank| job.await_word(rank, "3 ranks"));
     let refused = join().wait_with_output().unwrap();
-    let text =
-        String::from_utf8_lossy(&refused.stdout).into_owned() + &String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && text.contains("at most beside the 2 that its launcher starts"),
-        "{text}"
-    );
+    assert!(!refused.status.success());
+    let text = String::from_utf8_lossy(&[refused.stdout, refused.stderr].concat()).into_owned();
+    holds(&text, &["at most beside the 2 that its launcher starts"]);
     job.finish().ends(0);
     assert!(guest.wait().unwrap().success());
 }
@@ -197,37 +189,7 @@ fn jobs_go_on() {
 }
 
 #[test]
-fn who_joins_without_what_it_takes_is_told() {
-    let join = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-        let done = command.arg("join").args(words).env_remove("COMITY_KEY_FILE").output().unwrap();
-        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
-    };
-    for (words, part) in [
-        (&["10.0.0.1", "--insecure", "--", "true"][..], "10.0.0.1:7100"),
-        (&["10.0.0.1:7100", "--", "true"], "--key-file"),
-        (&["10.0.0.1:7100", "--key-file", "/nowhere/key", "--", "true"], "/nowhere/key"),
-        (&["10.0.0.1:7100", "--insecure", "--", "no-such-program"], "PATH was searched"),
-    ] {
-        let (code, err) = join(words);
-        assert!(code == Some(2) && err.contains(part), "{words:?}: {code:?} {err}");
-    }
-    let environment =
-        "[ $COMITY_JOIN$COMITY_STORE$COMITY_INSECURE = 110.0.0.1:71001 ] && [ -z \"$COMITY_RANK\" ]";
-    assert_eq!(join(&["10.0.0.1:7100", "--insecure", "--", "sh", "-c", environment]).0, Some(0));
-}
-
-#[test]
-fn flags_that_do_not_go_with_it_are_refused() {
-    for (flags, word) in [
-        (&["-n", "1", "--elastic", "1"][..], "-n 2"),
-        (&["-n", "2", "--elastic", "3"], "needs 3"),
-        (&["-n", "2", "--elastic", "two"], "2:8"),
-        (&["-n", "2", "--elastic", "1", "--wait-for-hosts", "9"], "--wait-for-hosts"),
-        (&["-n", "2", "--elastic", "1", "--backend", "mpi"], "--backend mpi"),
-        (&["--elastic", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "localhost"], "--nnodes"),
-    ] {
-        let done = run(&[flags, &["true"]].concat());
-        assert!(done.code == 2 && done.err.contains(word), "{flags:?}: {} {}", done.code, done.err);
-    }
+fn who_joins_has_the_place_and_no_rank() {
+    let script = "[ $COMITY_JOIN$COMITY_STORE$COMITY_INSECURE = 110.0.0.1:71001 ] && [ -z \"$COMITY_RANK\" ]";
+    run_comity(&["join", "10.0.0.1:7100", "--insecure", "--", "sh", "-c", script]).ends(0);
 }

@@ -1,21 +1,20 @@
 //! Ends, restarts and input of a job on several hosts; with the stand-in for ssh.
 use super::harness::*;
-use super::hosts::{executable, fleet, stand_in};
+use super::hosts::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
 use std::process::Stdio;
 
 #[test]
 fn ranks_that_end_early_take_nothing_of_the_others_input() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
+    let hosts = Hosts::new();
     let input: Vec<u8> = (0..200_000).flat_map(|i| format!("{i:09}\n").into_bytes()).collect();
     for early in [0, 2] {
-        let got = dir.path().join("got").display().to_string();
+        let got = hosts.word("got");
         let say =
             format!("[ $RANK = 1 ] || {{ [ $RANK = {early} ] || sleep 1; exit 0; }}; sleep 0.5; cat > {got}");
-        let words = ["--ssh", &ssh, "--hosts", "a,b,c", "--", "sh", "-c", &say];
-        let mut job = start_with(&words, |command| command.stdin(Stdio::piped()));
+        let words = ["--hosts", "a,b,c", "--", "sh", "-c", &say];
+        let mut job = hosts.start_with(&words, |command| command.stdin(Stdio::piped()));
         let mut stdin = job.child.stdin.take().unwrap();
         let given = input.clone();
         let writer = std::thread::spawn(move || stdin.write_all(&given));
@@ -27,112 +26,102 @@ fn ranks_that_end_early_take_nothing_of_the_others_input() {
 
 #[test]
 fn a_job_begins_again_whatever_number_its_rank_ended_with() {
-    let dir = tempfile::tempdir().unwrap();
-    let again = ["--hosts", "a,b", "--max-restarts", "1", "--json-events", "events", "--", "sh", "-c"];
+    let hosts = Hosts::new();
+    let events = hosts.word("events");
+    let again = ["--hosts", "a,b", "--max-restarts", "1", "--json-events", &events, "--", "sh", "-c"];
     for (rank, code) in [("exit 2", 2), ("exit 124", 124), ("kill -TERM $$", 143), ("kill -INT $$", 130)] {
         let script = format!("[ $RANK = 0 ] || {{ {rank}; }}; echo $RANK; sleep 0.1");
-        let events = dir.path().join("events").display().to_string();
-        let words = again.map(|w| if w == "events" { events.as_str() } else { w });
-        let done = fleet(dir.path(), &[&words[..], &[&script]].concat());
-        assert!(done.code == code && done.err.contains("restart 1 of 1 in 1 s"), "{rank}: {}", done.err);
+        hosts.run(&[&again[..], &[&script]].concat()).ends(code).says(&["restart 1 of 1 in 1 s"]);
         let text = std::fs::read_to_string(&events).unwrap();
         let count = |event: &str| text.matches(&format!("\"event\":\"{event}\"")).count();
         assert_eq!(["end", "restart"].map(count), [2, 1], "{text}");
     }
     for words in [&["--timeout", "0.5"][..], &["--cwd", "/nowhere"]] {
         let words = [&["--hosts", "a", "--max-restarts", "1"], words, &["--", "sleep", "100"]].concat();
-        let done = fleet(dir.path(), &words);
-        assert!(!done.err.contains("restart"), "{}", done.err);
+        lacks(&hosts.run(&words).err, &["restart"]);
     }
 }
 
 #[test]
 fn a_host_that_is_away_is_tried_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
+    let hosts = Hosts::new();
     // The restart finds host b away at first.
-    let count = dir.path().join("count").display().to_string();
-    let away = format!(
-        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$w\" = b ] && b=1; done\n\
+    let count = hosts.word("count");
+    let ssh = &hosts.ssh;
+    let away = hosts.path("away");
+    let script = format!(
+        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$w\" = b ] && b=1; done\n\
          [ -z \"$b\" ] || {{ echo x >> {count}; [ $(wc -l < {count}) != 2 ] || {{ echo 'connect to host b port 22: Connection timed out' >&2; exit 255; }}; }}\n\
-         exec {ssh} \"$@\"\n"
+         exec {ssh} \"$@\""
     );
-    let path = dir.path().join("away");
-    executable(&path, &away);
+    write_program(&away, &script);
     let script = format!("[ $(wc -l < {count}) = 3 ] || exit 7");
-    let words = ["--ssh", path.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
+    let words = ["--ssh", away.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
     let done = run(&[&words[..], &[&script]].concat()).ends(0);
-    let parts =
-        ["host b: it cannot be reached", "restart 1 did not come to run", "restart 1 is tried again in 1 s"];
-    assert!(parts.iter().all(|p| done.err.contains(p)), "{}", done.err);
-    assert!(!done.err.contains("nothing was run"), "{}", done.err);
+    done.says(&["host b: it cannot be reached", "restart 1 did not come to run"]);
+    done.says(&["restart 1 is tried again in 1 s"]);
+    lacks(&done.err, &["nothing was run"]);
 }
 
 #[test]
 fn a_host_that_stays_away_is_given_up() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    let been = dir.path().join("been").display().to_string();
-    let away = format!(
-        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
-         [ ! -e {been} ] || exit 255\n: > {been}\nexec {ssh} \"$@\"\n"
+    let hosts = Hosts::new();
+    let been = hosts.word("been");
+    let ssh = &hosts.ssh;
+    let away = hosts.path("away");
+    let script = format!(
+        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
+         [ ! -e {been} ] || exit 255\n: > {been}\nexec {ssh} \"$@\""
     );
-    let path = dir.path().join("away");
-    executable(&path, &away);
+    write_program(&away, &script);
     let words =
-        ["--ssh", path.to_str().unwrap(), "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
+        ["--ssh", away.to_str().unwrap(), "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
     let done = run(&[&words[..], &["--", "sh", "-c", "exit 7"]].concat()).ends(2);
     assert_eq!(
         done.last(),
         "comity launch: given up, because hosts were waited for 0.2 s (--wait-for-hosts)"
     );
-    assert!(!done.err.contains("restart 2 of"), "{}", done.err);
+    lacks(&done.err, &["restart 2 of"]);
 }
 
 #[test]
 fn a_rank_knows_which_start_it_is() {
-    let dir = tempfile::tempdir().unwrap();
+    let hosts = Hosts::new();
     let script = "echo $COMITY_RESTART $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS; exit $((1 - COMITY_RESTART))";
-    let done = fleet(dir.path(), &["--hosts", "a", "--max-restarts", "1", "--", "sh", "-c", script]);
-    assert_eq!((done.code, done.sorted()), (0, vec!["0 0 1", "1 1 1"]), "{}", done.err);
+    let done = hosts.run(&["--hosts", "a", "--max-restarts", "1", "--", "sh", "-c", script]).ends(0);
+    assert_eq!(done.sorted(), ["0 0 1", "1 1 1"]);
     let done = run(&["--", "sh", "-c", "echo $COMITY_RESTART $TORCHELASTIC_MAX_RESTARTS"]);
     assert_eq!(done.out, "0 0\n");
-    let done = run(&["--env", "COMITY_RESTART=3", "true"]);
-    assert!(done.code == 2 && done.err.contains("sets COMITY_RESTART itself"), "{}", done.err);
 }
 
 #[test]
 fn mends_name_what_helps_on_that_host() {
-    let dir = tempfile::tempdir().unwrap();
-    executable(&dir.path().join("home/a/bin/python3"), "#!/bin/sh\n");
+    let hosts = Hosts::new();
+    write_program(&hosts.path("home/a/bin/python3"), "");
     for (words, part) in [
         (&["--", "python3", "gone.py"][..], "have it copied to the hosts with --stage gone.py"),
         (&["--", "python9", "gone.py"], "there is a python3 here: write that"),
         (&["--env", "PATH=/nowhere", "--", "python", "x.py"], "by --python PATH before the script"),
     ] {
-        let done = fleet(dir.path(), &[&["--hosts", "a"], words].concat());
-        assert!(done.code == 2 && done.err.contains(part), "{}", done.err);
+        hosts.run(&[&["--hosts", "a"], words].concat()).ends(2).says(&[part]);
     }
 }
 
 #[test]
 fn this_host_by_its_loopback_address_beside_others_has_no_address_of_its_own() {
-    let dir = tempfile::tempdir().unwrap();
     let say = "echo ${COMITY_ADDRS:-none}";
-    let done = fleet(dir.path(), &["--hosts", "127.0.0.1,b", "--", "sh", "-c", say]);
-    assert_eq!((done.code, done.sorted()), (0, vec!["[0@127.0.0.1] none", "[1@b] none"]), "{}", done.err);
+    let done = Hosts::new().run(&["--hosts", "127.0.0.1,b", "--", "sh", "-c", say]).ends(0);
+    assert_eq!(done.sorted(), ["[0@127.0.0.1] none", "[1@b] none"]);
 }
 
 #[test]
 fn bad_input_is_found_before_anything_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    let here = dir.path().join("file");
-    let nul = dir.path().join("hosts.json");
-    std::fs::write(&here, "").unwrap();
-    std::fs::write(&nul, r#"{"hosts": [{"ssh": "a"}, {"ssh": "b", "env": {"K": "z\u0000y", "A=B": "x"}}]}"#)
-        .unwrap();
-    let here = here.display().to_string();
-    let nul = nul.display().to_string();
+    let hosts = Hosts::new();
+    let here = hosts.file("file", "");
+    let nul = hosts.file(
+        "hosts.json",
+        r#"{"hosts": [{"ssh": "a"}, {"ssh": "b", "env": {"K": "z\u0000y", "A=B": "x"}}]}"#,
+    );
     for (words, parts) in [
         (vec!["--hosts", "a,b", "--log-dir", &here], &["--log-dir '"][..]),
         (
@@ -145,19 +134,17 @@ fn bad_input_is_found_before_anything_runs() {
         ),
         (vec!["--hosts", "a", "--env", "B"], &["of this host without --env"]),
     ] {
-        let done = fleet(dir.path(), &[&words[..], &["--", "echo", "ran"]].concat());
-        assert_eq!((done.code, done.out.as_str()), (2, ""), "{words:?}: {}", done.err);
-        assert!(parts.iter().all(|p| done.err.contains(p)), "{words:?}: {}", done.err);
+        let done = hosts.run(&[&words[..], &["--", "echo", "ran"]].concat()).ends(2);
+        assert_eq!(done.says(parts).out, "", "{words:?}");
     }
-    let done = run(&["--hosts", "a,b", "--ssh", "/nowhere/ssh", "--", "true"]);
-    assert!(done.code == 2 && done.err.contains("cannot start '/nowhere/ssh'"), "{}", done.err);
+    let words = ["--hosts", "a,b", "--ssh", "/nowhere/ssh", "--", "true"];
+    run(&words).ends(2).says(&["cannot start '/nowhere/ssh'"]);
 }
 
 #[test]
 fn a_guard_whose_first_process_is_killed_is_a_host_that_was_lost() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    let job = start(&["--ssh", &ssh, "--hosts", "a,b", "--", "sleep", "1000"]);
+    let hosts = Hosts::new();
+    let job = hosts.start(&["--hosts", "a,b", "--", "sleep", "1000"]);
     job.wait_running("sleep", 2);
     let is_first = |pid: &Pid| {
         let read =
@@ -169,5 +156,6 @@ fn a_guard_whose_first_process_is_killed_is_a_host_that_was_lost() {
     let [first] = first[..] else { panic!("{first:?}") };
     kill_process(first, Signal::KILL).unwrap();
     let done = job.finish().ends(1);
-    assert!(done.last().contains("host b was lost") && !done.err.contains("rank 1 (pid"), "{}", done.err);
+    holds(done.last(), &["host b was lost"]);
+    lacks(&done.err, &["rank 1 (pid"]);
 }

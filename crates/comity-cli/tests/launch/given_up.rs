@@ -1,13 +1,8 @@
 //! The rank that all others name: the launcher's last line names the same one.
 use super::harness::*;
-use super::hosts::stand_in;
+use super::hosts::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{path::Path, time::Duration};
-
-pub(crate) fn programs(env: &[&str]) -> Vec<String> {
-    let own = format!("COMITY={}", env!("CARGO_BIN_EXE_comity"));
-    env.iter().map(|e| (*e).to_owned()).chain([own]).flat_map(|e| ["--env".to_owned(), e]).collect()
-}
 
 /// The process of this program that is rank `rank` itself.
 pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
@@ -37,21 +32,14 @@ pub(crate) fn await_rows(dir: &Path) {
 /// Rank 1 is stopped in its calls; rank 0 gives it up, and ends with 0 all the same.
 fn stop_one(flags: &[&str], host: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let env = programs(&[&detection(), &format!("D={}", dir.path().display())]);
-    let env: Vec<_> = env.iter().map(String::as_str).collect();
-    let job = start(&[flags, &env, &["--", "sh", "-c", CALLS]].concat());
+    let d = format!("D={}", dir.path().display());
+    let job = start(&[flags, &["--env", &detection(), "--env", &d, "--", "sh", "-c", CALLS]].concat());
     await_rows(dir.path());
     kill_process(process_of(&job, 1), Signal::STOP).unwrap();
-    let mark = job.mark.clone();
-    let done = job.finish().ends(1);
-    let last = done.last();
-    assert!(last.starts_with("comity launch: rank 1 (pid ") && last.contains(host), "{}", done.err);
-    assert!(
-        last.ends_with("fell silent: it was stopped; rank 0 gave it up and exited with code 0"),
-        "{}",
-        done.err
-    );
-    assert!(marked(&mark).is_empty());
+    let done = job.finish_whole().ends(1);
+    holds(done.last(), &["comity launch: rank 1 (pid ", host]);
+    let end = "fell silent: it was stopped; rank 0 gave it up and exited with code 0";
+    assert!(done.last().ends_with(end), "{}", done.err);
 }
 
 #[test]
@@ -61,9 +49,7 @@ fn nobody_waits_for_a_stopped_rank_that_was_given_up() {
 
 #[test]
 fn nobody_waits_for_one_on_another_host_either() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    stop_one(&["--ssh", &ssh, "--hosts", "a,b"], ", host b)");
+    stop_one(&["--ssh", &Hosts::new().ssh, "--hosts", "a,b"], ", host b)");
 }
 
 #[test]
@@ -85,24 +71,22 @@ fn stopped(job: &Job) -> Option<()> {
 }
 
 /// All ranks but rank 1 run into what keeps rank 1 from coming.
-fn missing(prepare: &str, env: &[&str]) {
-    let env = programs(env);
-    let env: Vec<_> = env.iter().map(String::as_str).collect();
+fn missing(prepare: &str, limit: &str) {
     let all = format!("[ $RANK = 1 ] && {{ {prepare}; }}; exec \"$COMITY\" bench barrier --iters 5");
-    let done = script(3, &env, &all);
+    let done = script(3, &["--env", limit], &all);
     assert_ne!(done.code, 0, "{}", done.err);
     assert!(done.last().starts_with("comity launch: rank 1 (pid "), "{}", done.err);
 }
 
 #[test]
 fn a_rank_that_is_stopped_before_it_joins_is_named() {
-    missing("kill -STOP $$", &[&format!("COMITY_JOIN_TIMEOUT={}", 2 * slowness())]);
+    missing("kill -STOP $$", &format!("COMITY_JOIN_TIMEOUT={}", 2 * slowness()));
 }
 
 #[test]
 fn a_rank_without_files_to_open_is_named() {
     for _ in 0..2 {
-        missing("ulimit -n 12", &["COMITY_JOIN_TIMEOUT=10"]);
+        missing("ulimit -n 12", "COMITY_JOIN_TIMEOUT=10");
     }
 }
 
@@ -127,9 +111,8 @@ const STARVED: &str = "if [ $RANK = 1 ]; then
 #[test]
 fn a_rank_that_waits_for_a_processor_is_not_silent() {
     let dir = tempfile::tempdir().unwrap();
-    let env = programs(&["COMITY_DETECTION=0.3", &format!("D={}", dir.path().display())]);
-    let env: Vec<_> = env.iter().map(String::as_str).collect();
-    let run = || start(&[&["-n", "2"], &env[..], &["--", "sh", "-c", STARVED]].concat()).finish();
+    let d = format!("D={}", dir.path().display());
+    let run = || script(2, &["--env", "COMITY_DETECTION=0.3", "--env", &d], STARVED);
     // It gets none for five times the limit. On a machine that has as little for anything else, one of three tries shows that.
     let errors: Vec<String> =
         (0..3).map(|_| run()).map_while(|done| (done.code != 0).then_some(done.err)).collect();

@@ -1,6 +1,5 @@
 //! Starts `comity launch` and waits for what it does, never for long.
-pub(crate) use crate::patience::{patient, slowness};
-pub(crate) use crate::ports::free_port;
+pub(crate) use crate::common::*;
 use rustix::process::{Pid, Signal};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,12 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// Longer than anything here takes on a machine that is busy.
-pub(crate) fn deadline() -> Duration {
-    patient(Duration::from_secs(60))
-}
+use std::time::Instant;
 
 /// A running `comity launch`; dropping it ends it and every process that carries its mark.
 pub(crate) struct Job {
@@ -25,48 +19,12 @@ pub(crate) struct Job {
     err: Option<JoinHandle<Vec<u8>>>,
 }
 
-pub(crate) struct Done {
-    /// Exit code as a shell shows it: 128 + signal when `comity` itself was killed.
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-    pub(crate) took: Duration,
-}
-
-impl Done {
-    /// Itself, once it is known to have ended with this code.
-    #[track_caller]
-    pub(crate) fn ends(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{}{}", self.out, self.err);
-        self
-    }
-
-    /// Checks that each of these stands in its errors.
-    #[track_caller]
-    pub(crate) fn says(&self, parts: &[&str]) {
-        for part in parts {
-            assert!(self.err.contains(part), "{part}: {}", self.err);
-        }
-    }
-
-    pub(crate) fn last(&self) -> &str {
-        self.err.lines().last().unwrap_or_default()
-    }
-
-    /// The lines of standard output, sorted, for the ranks' order is their own.
-    pub(crate) fn sorted(&self) -> Vec<&str> {
-        let mut lines: Vec<&str> = self.out.lines().collect();
-        lines.sort_unstable();
-        lines
-    }
-}
-
-/// `comity launch` with these words, no input, and a mark in its environment by which its processes are found.
+/// `comity launch` with these words, no input, and in its environment its own program and a mark by which its processes are found.
 pub(crate) fn command(args: &[&str]) -> (Command, String) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mark = format!("mark-{}-{}-", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-    command.arg("launch").args(args).env("LAUNCH_TEST_MARK", &mark).stdin(Stdio::null());
+    let mut command = comity();
+    command.arg("launch").args(args).env("LAUNCH_TEST_MARK", &mark).env("COMITY", COMITY);
     (command, mark)
 }
 
@@ -92,12 +50,12 @@ pub(crate) fn start_with(args: &[&str], change: impl FnOnce(&mut Command) -> &mu
 }
 
 /// Runs to the end.
-pub(crate) fn run(args: &[&str]) -> Done {
+pub(crate) fn run(args: &[&str]) -> Ended {
     start(args).finish()
 }
 
 /// Runs a shell script on `n` ranks, with flags before it.
-pub(crate) fn script(n: usize, flags: &[&str], script: &str) -> Done {
+pub(crate) fn script(n: usize, flags: &[&str], script: &str) -> Ended {
     start_script(n, flags, script).finish()
 }
 
@@ -106,11 +64,11 @@ pub(crate) fn start_script(n: usize, flags: &[&str], script: &str) -> Job {
     start(&[&["-n", &n], flags, &["--", "sh", "-c", script]].concat())
 }
 
-/// Starts a line of shell, in which `$COMITY` is the command and `$1` this word.
+/// Starts a line of shell, in which `$1` is this word.
 pub(crate) fn start_line(line: &str, word: &str) -> Job {
     start_with(&[], |command| {
         let mut shell = Command::new("sh");
-        shell.args(["-c", line, "sh", word]).env("COMITY", env!("CARGO_BIN_EXE_comity"));
+        shell.args(["-c", line, "sh", word]);
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         *command = shell;
@@ -123,7 +81,19 @@ impl Job {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    pub(crate) fn finish(mut self) -> Done {
+    pub(crate) fn finish(mut self) -> Ended {
+        self.end()
+    }
+
+    /// The same, and no process of it is left then: not even for the moment before this value ends them.
+    pub(crate) fn finish_whole(mut self) -> Ended {
+        let ended = self.end();
+        let left = self.processes();
+        assert!(left.is_empty(), "{left:?}: {}", ended.text());
+        ended
+    }
+
+    fn end(&mut self) -> Ended {
         let start = Instant::now();
         let status = wait_for("comity launch to end", || self.child.try_wait().unwrap());
         let took = start.elapsed();
@@ -133,7 +103,7 @@ impl Job {
             String::from_utf8_lossy(&thread.join().unwrap()).into_owned()
         };
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        Done { code, out: text(self.out.take()), err: text(self.err.take()), took }
+        Ended { code, out: text(self.out.take()), err: text(self.err.take()), took }
     }
 
     /// The living processes of this job, the launcher's own included.
@@ -198,21 +168,6 @@ pub(crate) fn marked(mark: &str) -> Vec<Process> {
                 .then(|| Process { pid: Pid::from_raw(pid).unwrap(), name: name.into() })
         })
         .collect()
-}
-
-pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(deadline(), what, look)
-}
-
-pub(crate) fn wait_at_most<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until every rank has left a file of this name and its number here.

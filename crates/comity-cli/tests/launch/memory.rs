@@ -32,7 +32,7 @@ impl Group {
         Err(why)
     }
 
-    fn run(&self, script: &str) -> Done {
+    fn run(&self, script: &str) -> Ended {
         let procs = self.0.join("cgroup.procs");
         let line = format!("echo $$ > {} && exec $COMITY launch -n 2 -- sh -c \"$1\"", procs.display());
         start_line(&line, script).finish()

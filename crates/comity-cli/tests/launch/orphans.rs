@@ -81,10 +81,9 @@ fn ending_the_launcher_ends_every_descendant() {
         // A second one, for these ranks ignore SIGTERM.
         std::thread::sleep(Duration::from_millis(400));
         job.signal(Signal::INT);
-        let own = job.mark.clone();
-        assert_eq!(job.finish().code, code);
+        assert_eq!(job.finish_whole().code, code);
         // No wait here: when the launcher has returned, all are gone.
-        assert!(marked(&own).is_empty() && marked(&mark).is_empty());
+        assert!(marked(&mark).is_empty());
     }
 }
 
@@ -94,18 +93,14 @@ fn a_killed_rank_leaves_nothing_either() {
     let job = start_script(2, &[], "sleep 1000 & setsid sleep 1000 & exec sleep 1000");
     let sleeps = job.wait_running("sleep", 6);
     kill_process(sleeps[0].pid, Signal::KILL).unwrap();
-    let own = job.mark.clone();
-    job.finish();
-    assert!(marked(&own).is_empty());
+    job.finish_whole();
 }
 
 #[test]
 fn what_ranks_leave_running_ends_with_the_job() {
     let job = start_script(2, &[], "setsid sleep 1000 & echo started");
-    let own = job.mark.clone();
-    let done = job.finish();
+    let done = job.finish_whole();
     assert_eq!((done.code, done.sorted()), (0, vec!["[0] started", "[1] started"]));
-    assert!(marked(&own).is_empty());
     assert!(done.took < patient(Duration::from_secs(4)), "{:?}", done.took);
 }
 

@@ -166,7 +166,7 @@ fn with_logs_a_job_outlives_its_reader() {
 
 #[test]
 fn closed_streams_are_no_reason_to_hang() {
-    let comity = env!("CARGO_BIN_EXE_comity");
+    let comity = COMITY;
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &format!("exec {comity} launch -n 2 -- sh -c 'cat; echo hi' <&- >&- 2>&-")]);
     let mut child = shell.stdin(Stdio::null()).spawn().unwrap();

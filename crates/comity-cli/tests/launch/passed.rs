@@ -1,6 +1,6 @@
 //! Signals that mean something to the ranks' program, and the time that ranks have to end.
 use super::harness::*;
-use super::hosts::stand_in;
+use super::hosts::Hosts;
 use rustix::process::Signal;
 use std::path::Path;
 
@@ -29,8 +29,7 @@ fn signals_for_the_program_reach_every_rank() {
 #[test]
 fn signals_for_the_program_reach_ranks_on_other_hosts() {
     let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
-    pass(dir.path(), &["--ssh", &ssh, "--hosts", "a,b"]);
+    pass(dir.path(), &["--ssh", &Hosts::new().ssh, "--hosts", "a,b"]);
 }
 
 #[test]
@@ -68,8 +67,7 @@ fn cuts_off(form: &[&str]) -> bool {
 #[test]
 fn the_last_line_says_who_was_cut_off() {
     assert!(cuts_off(&["-n", "2"]));
-    let hosts = tempfile::tempdir().unwrap();
-    let ssh = stand_in(hosts.path()).display().to_string();
+    let hosts = Hosts::new();
     // Where the launcher gets no core for 3 s, a host takes it for lost and ends its rank itself.
-    assert!((0..3).any(|_| cuts_off(&["--ssh", &ssh, "--hosts", "a,b"])));
+    assert!((0..3).any(|_| cuts_off(&["--ssh", &hosts.ssh, "--hosts", "a,b"])));
 }

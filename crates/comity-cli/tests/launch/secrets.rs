@@ -117,7 +117,7 @@ fn busy_job(logs: &std::path::Path, secure: &str) -> Job {
     let flags = ["-n", "3", "--verbose", "--log-dir", dir, "--secure", secure, "--"];
     // Eight rows: they last longer than the search, also on a busy machine.
     let seconds = (4 * slowness()).to_string();
-    let bench = [env!("CARGO_BIN_EXE_comity"), "bench", "--sizes", "64:64M", "--budget", &seconds];
+    let bench = [COMITY, "bench", "--sizes", "64:64M", "--budget", &seconds];
     let mut job = start_with(&[&flags[..], &bench[..]].concat(), |c| {
         c.env("COMITY_LINKS", "tcp")
             .env("COMITY_VERBOSE", "1")

@@ -2,11 +2,8 @@
 use super::harness::*;
 
 fn on_a_terminal(before: &str, words: &str) -> String {
-    let done =
-        start_line(&format!("{before} TERM=xterm script -qec \"$COMITY launch {words}\" /dev/null"), "sh")
-            .finish();
-    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
-    done.out
+    let line = format!("{before} TERM=xterm script -qec \"$COMITY launch {words}\" /dev/null");
+    start_line(&line, "sh").finish().ends(0).out
 }
 
 #[test]
@@ -27,9 +24,7 @@ fn progress_is_written_over_on_a_terminal_and_elsewhere_its_end_is_shown() {
     std::fs::write(file.path(), progress).unwrap();
     let name = file.path().display().to_string();
     let said = on_a_terminal("NO_COLOR=1", &format!("-n 2 -- sh {name}"));
-    for part in ["\r\x1b[K[0] 10%", "\r\x1b[K[1] 50%", "[0] 100%\r\n", "[1] done\r\n"] {
-        assert!(said.contains(part), "{part:?} in {said:?}");
-    }
+    holds(&said, &["\r\x1b[K[0] 10%", "\r\x1b[K[1] 50%", "[0] 100%\r\n", "[1] done\r\n"]);
     let done = run(&["-n", "2", "--", "sh", &name]);
     assert_eq!(done.sorted(), ["[0] 100%", "[0] done", "[1] 100%", "[1] done"]);
 }
@@ -56,8 +51,6 @@ fn keys_go_to_the_rank_that_has_a_terminal_and_one_ends_the_job() {
         file.display()
     );
     let done = start_line(&line, dir.path().to_str().unwrap()).finish();
-    for part in ["ready", "got x", "caught"] {
-        assert!(done.out.contains(part), "{part}: {:?} {}", done.out, done.err);
-    }
+    done.shows(&["ready", "got x", "caught"]);
     assert!(done.out.contains("SIGINT") || done.out.contains("130"), "{:?}", done.out);
 }

@@ -1,7 +1,10 @@
 //! The page of `comity top` as Chromium shows it. Run by the deep check `browser`, which finds a Chromium.
-use super::{Job, acted, patient, wait_for};
+use super::{
+    Job,
+    common::{patient, wait_for},
+    page_of,
+};
 use std::{
-    io::{BufRead, BufReader},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -28,14 +31,11 @@ fn shown(url: &str) -> String {
 }
 
 /// Until the page of a job of four that plays `role` has all of this.
-fn page_has(test: &str, role: &str, parts: &[&str]) -> String {
-    let job = Job::start(test, role, &["-n", "4"]);
-    wait_for("the job", || job.view());
-    let mut top = job.command(&["top", "--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+fn page_has(role: &str, parts: &[&str]) -> String {
+    let job = Job::start(role, &["-n", "4"]);
+    let (mut top, url) = page_of(&job);
     let page = wait_for(&parts.join(", "), || {
-        let page = shown(line.trim());
+        let page = shown(&url);
         parts.iter().all(|p| page.contains(p)).then_some(page)
     });
     top.kill().unwrap();
@@ -50,32 +50,23 @@ fn page_has(test: &str, role: &str, parts: &[&str]) -> String {
 #[test]
 #[ignore = "needs COMITY_TEST_CHROMIUM"]
 fn chromium_shows_a_healthy_job() {
-    if acted() {
-        return;
-    }
-    let page = page_has("browser::chromium_shows_a_healthy_job", "go", &["nothing to report", "bit/s"]);
+    let page = page_has("go", &["nothing to report", "bit/s"]);
     assert!(!page.contains("stroke-dasharray="), "{page}");
 }
 
 #[test]
 #[ignore = "needs COMITY_TEST_CHROMIUM"]
 fn chromium_shows_a_slow_rank() {
-    if acted() {
-        return;
-    }
     let parts =
         ["slowest: rank 2 waits", "<tr class=\"slow\"><td class=\"n\">2</td>", "fill=\"var(--slow)\""];
-    page_has("browser::chromium_shows_a_slow_rank", "slow", &parts);
+    page_has("slow", &parts);
 }
 
 #[test]
 #[ignore = "needs COMITY_TEST_CHROMIUM"]
 fn chromium_shows_a_job_that_hangs() {
-    if acted() {
-        return;
-    }
     let parts = ["ranks 0, 2, 3 wait for rank 1", "<tr class=\"hung\"><td class=\"n\">1</td>"];
-    let page = page_has("browser::chromium_shows_a_job_that_hangs", "hang", &parts);
+    let page = page_has("hang", &parts);
     // An arrow from each of those who wait.
     assert_eq!(page.matches("stroke-dasharray=").count(), 3, "{page}");
 }

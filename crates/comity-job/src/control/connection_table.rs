@@ -661,12 +661,12 @@ impl ControlConnection {
     }
 
     /// The stream has ended. Whether that counts now: the third rank that passed it on may have ended itself.
-    pub(super) fn end(&mut self, now: Instant) -> bool {
+    fn end(&mut self, now: Instant) -> bool {
         now >= *self.ends.get_or_insert(if self.origin.is_passed_on { now + PASSED_ON } else { now })
     }
 
     /// Send notes, which go out at once. An end that cannot be reached is found when it is next read.
-    pub(super) fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) {
+    fn send_all<N: AsRef<[u8]>>(&mut self, notes: &[N]) {
         let frames: Vec<u8> = notes.iter().flat_map(|note| frame(note.as_ref())).collect();
         let sent = self.conn.send_frames(frames.into());
         self.is_full |= sent.is_err_and(|e| e.kind() == io::ErrorKind::Other);

@@ -65,10 +65,12 @@ impl Header {
     /// Returns the bytes of the header.
     #[inline]
     pub fn encode(&self) -> [u8; LEN] {
+        let [kinds, count, shape, place] = self.words();
         let mut bytes = [0; LEN];
-        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words()) {
-            *to = word.to_le_bytes();
-        }
+        bytes[..8].copy_from_slice(&kinds.to_le_bytes());
+        bytes[8..16].copy_from_slice(&count.to_le_bytes());
+        bytes[16..24].copy_from_slice(&shape.to_le_bytes());
+        bytes[24..].copy_from_slice(&place.to_le_bytes());
         bytes
     }
 

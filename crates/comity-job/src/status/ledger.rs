@@ -72,7 +72,7 @@ impl Ledger {
         let before = before.map_or(0, |slot| slot[WORDS].load(Ordering::Relaxed));
         if let Some(slot) = self.recent.get(seq as usize % KEPT) {
             let mut sum = 0u64;
-            for ((word, bits), mix) in slot.iter().zip(call.words()).zip(MIX) {
+            for ((word, &bits), &mix) in slot.iter().zip(&call.words()).zip(&MIX) {
                 word.store(bits, Ordering::Relaxed);
                 // Without a chain from word to word. A multiplication by an odd number loses nothing, so calls that differ in one word always
                 // come to something else.

@@ -127,26 +127,40 @@ fn framed(number: u64, piece: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_wrong_number_is_an_error() {
-    for by_peek in [true, false] {
-        let bytes = [framed(0, b"good"), framed(2, b"lost one")].concat();
-        let (got, error) = receive(&bytes, by_peek);
-        assert_eq!(got, b"good");
-        assert_eq!(error, "sent a frame that is out of sequence (number 2, 1 was due)");
-    }
-}
-
-#[test]
-fn a_length_beyond_bounds_is_an_error() {
-    for (len, text) in [
-        (0u32, "sent a frame that is empty"),
-        (u32::MAX, "sent a frame that is 2147483647 bytes long (at most 1048576)"),
-    ] {
+fn a_frame_that_is_wrong_is_told_and_never_lent() {
+    let changed = |from: Vec<u8>, at: usize, by: u8| {
+        let mut bytes = from;
+        bytes[at] ^= by;
+        bytes
+    };
+    let with_length = |len: u32| {
         let mut bytes = framed(0, b"piece");
         bytes[..frame::HEADER].copy_from_slice(&frame::start(len, 0, FrameRoute::Home).0);
+        bytes
+    };
+    let second = [framed(0, b"good"), framed(1, b"was right once")].concat();
+    let last = second.len() - 1;
+    for (bytes, good, words) in [
+        (
+            [framed(0, b"good"), framed(2, b"lost one")].concat(),
+            &b"good"[..],
+            "sent a frame that is out of sequence (number 2, 1 was due)",
+        ),
+        (with_length(0), b"", "sent a frame that is empty"),
+        (with_length(u32::MAX), b"", "sent a frame that is 2147483647 bytes long (at most 1048576)"),
+        (changed(second, last, 4), b"good", "sent a damaged frame (checksum 0x"),
+    ] {
         for by_peek in [true, false] {
-            assert_eq!(receive(&bytes, by_peek), (vec![], text.to_string()));
+            let (got, error) = receive(&bytes, by_peek);
+            assert_eq!(got, good, "{words}");
+            assert!(error.starts_with(words), "{words}: {error}");
         }
+    }
+    // In a long one it shows at its end.
+    let bytes = changed(framed(0, &[7; 200_000]), 50_000, 15);
+    for by_peek in [true, false] {
+        let (got, error) = receive(&bytes, by_peek);
+        assert!(got.len() < 200_000 && error.starts_with("sent a damaged frame"), "{error}");
     }
 }
 
@@ -174,29 +188,6 @@ fn the_longest_frame_is_taken() {
         });
         assert!(got == piece);
         drop(writer.join().unwrap().unwrap());
-    }
-}
-
-#[test]
-fn a_damaged_frame_is_never_lent() {
-    let mut bytes = [framed(0, b"good"), framed(1, b"was right once")].concat();
-    *bytes.last_mut().unwrap() ^= 4;
-    for by_peek in [true, false] {
-        let (got, error) = receive(&bytes, by_peek);
-        assert_eq!(got, b"good");
-        assert!(error.starts_with("sent a damaged frame (checksum 0x"), "{error}");
-    }
-}
-
-#[test]
-fn damage_in_a_long_frame_shows_at_its_end() {
-    let piece = vec![7; 200_000];
-    let mut bytes = framed(0, &piece);
-    bytes[50_000] = 8;
-    for by_peek in [true, false] {
-        let (got, error) = receive(&bytes, by_peek);
-        assert!(got.len() < piece.len());
-        assert!(error.starts_with("sent a damaged frame"), "{error}");
     }
 }
 
@@ -335,30 +326,17 @@ fn a_sealed_frame_is_waited_for_only_as_far_as_its_header_was_checked() {
 #[test]
 fn a_sealed_stream_takes_its_own_frames_in_order() {
     // Repeated, swapped, of another connection, in the clear.
-    for (bytes, text) in [
-        (
-            Box::new(|s: &Seals| {
-                let [a, _] = two(s);
-                [a.clone(), a].concat()
-            }) as Box<dyn Fn(&Seals) -> Vec<u8>>,
-            "out of sequence",
-        ),
-        (
-            Box::new(|s: &Seals| {
-                let [a, b] = two(s);
-                [b, a].concat()
-            }),
-            "out of sequence",
-        ),
-        (
-            Box::new(|_: &Seals| sealed_frame(0, b"alien", &crate::channel::both_ends(9).1)),
-            "its seal is broken",
-        ),
-        (Box::new(|_: &Seals| [framed(0, b"clear"), vec![0; 99]].concat()), "its seal is broken"),
-        (Box::new(|_: &Seals| [framed(0, &[0; frame::SEALED_MOST + 1])].concat()), "bytes long"),
-    ] {
+    type Sent = fn(&Seals) -> Vec<u8>;
+    let cases: [(Sent, &str); 5] = [
+        (|s| [two(s)[0].clone(), two(s)[0].clone()].concat(), "out of sequence"),
+        (|s| [two(s)[1].clone(), two(s)[0].clone()].concat(), "out of sequence"),
+        (|_| sealed_frame(0, b"alien", &crate::channel::both_ends(9).1), "its seal is broken"),
+        (|_| [framed(0, b"clear"), vec![0; 99]].concat(), "its seal is broken"),
+        (|_| framed(0, &[0; frame::SEALED_MOST + 1]), "bytes long"),
+    ];
+    for (bytes, text) in cases {
         for by_peek in [true, false] {
-            let (_, error) = receive_sealed(&bytes, by_peek);
+            let (_, error) = receive_sealed(bytes, by_peek);
             assert!(error.contains(text), "{text}: {error}");
         }
     }

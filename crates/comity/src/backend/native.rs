@@ -184,36 +184,22 @@ impl NativeBackend {
         &mut self,
         kind: Kind,
         call: &mut Call<'_>,
-        limit: Duration,
+        mut limit: Duration,
         begun: &mut dyn FnMut(),
     ) -> Result<()> {
-        let scheduled = self.schedule(kind, call);
+        let mut divides = self.schedule(kind, call);
         if self.lacks_lanes() {
-            let left = self.open_lanes(call, limit, begun)?;
-            return self.collective(kind, call, left, &mut || ());
+            limit = self.open_lanes(call, limit, begun)?;
+            divides = self.schedule(kind, call);
         }
-        self.run_scheduled(kind, call, scheduled, limit, begun)
-    }
-
-    /// Carry out a call by the schedule that stands last, of this key, dividing each contribution first or not.
-    #[inline]
-    fn run_scheduled(
-        &mut self,
-        kind: Kind,
-        call: &mut Call<'_>,
-        (key, divides): (ScheduleKey, bool),
-        limit: Duration,
-        begun: &mut dyn FnMut(),
-    ) -> Result<()> {
         let info = &call.info;
-        let Some(shape) = self.kept.last().map(|kept| kept.shape) else {
-            return Err(ErrorKind::Closed.into());
-        };
-        let mut common = self.announcement(call, shape);
+        let Some(kept) = self.kept.last() else { return Err(ErrorKind::Closed.into()) };
+        let ScheduleKey { elem, root, .. } = kept.key;
+        let mut common = self.announcement(call, kept.shape);
         let told = common.info;
         let rank = self.members().rank;
         let plain = call.counts.is_empty();
-        let part = info.count * key.elem;
+        let part = info.count * elem;
         let Some(kept) = self.kept.last_mut() else { return Err(ErrorKind::Closed.into()) };
         let pairwise = kind == Kind::AllToAll && !plain && call.whole.is_none();
         let asked = kept.lends.is_some();
@@ -246,7 +232,7 @@ impl NativeBackend {
         let reduce = info.reduce.filter(|_| !divides).unwrap_or(ReduceOp::Sum);
         let short = short.as_ref();
         let pulls = kept.pulls;
-        let lanes = kept.carried.as_ref().and_then(|c| c.call(kind, info, reduce, (rank, key.elem)));
+        let lanes = kept.carried.as_ref().and_then(|c| c.call(kind, info, reduce, (rank, elem)));
         let phases = kept.carried.as_mut().map_or(&mut [][..], |c| &mut c.phases);
         let since = (!phases.is_empty()).then(Instant::now);
         let call = Some(&common);
@@ -266,7 +252,7 @@ impl NativeBackend {
             self.kept.pop();
             return Err(e);
         }
-        if divides && (kind != Kind::Reduce || key.root == rank) {
+        if divides && (kind != Kind::Reduce || root == rank) {
             average::divide_after(memory.output(), size);
         }
         if !plain {
@@ -283,22 +269,29 @@ impl NativeBackend {
 }
 
 impl NativeBackend {
-    /// Have the schedule of `call` stand last. Its key, and whether each contribution is divided before it is added: an average of `f16`
-    /// by a schedule that stores partial sums. What is divided lies apart from the output.
-    fn schedule(&mut self, kind: Kind, call: &Call<'_>) -> (ScheduleKey, bool) {
+    /// Have the schedule of `call` stand last. Whether each contribution is divided before it is added: an average of `f16` by a schedule
+    /// that stores partial sums. What is divided lies apart from the output.
+    ///
+    /// The key stays here: a core waits when it copies in wide words what it has just written in narrow ones.
+    #[inline]
+    fn schedule(&mut self, kind: Kind, call: &Call<'_>) -> bool {
         let key = self.key(kind, call);
-        self.come_last(key, call);
+        self.come_last(&key, call);
         let stores = self.kept.last().is_some_and(|kept| !kept.adds_at_once);
-        if !stores || !average::is_of_halves(&call.info) {
-            return (key, false);
+        let divides = stores && average::is_of_halves(&call.info);
+        if divides {
+            self.schedule_divided(&key, call);
         }
+        divides
+    }
+
+    #[cold]
+    fn schedule_divided(&mut self, key: &ScheduleKey, call: &Call<'_>) {
         if !call.counts.is_empty() {
             // Of unequal parts: of no use for another.
             self.kept.pop();
         }
-        let key = ScheduleKey { in_place: false, shift: None, ..key };
-        self.come_last(key, call);
-        (key, true)
+        self.come_last(&ScheduleKey { in_place: false, shift: None, ..*key }, call);
     }
 
     /// Returns true if the schedule that stands last is one for lanes, and nobody knows yet whether all ranks can use them.

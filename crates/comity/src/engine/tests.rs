@@ -23,6 +23,15 @@ const FRAME: usize = 4 << 10;
 /// Enough for anything that is to succeed, on a machine that does other things too.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Call `f` with each, all at the same time; what it returned, in their order.
+pub(crate) fn each<I: Send, T: Send>(all: impl IntoIterator<Item = I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
+    thread::scope(|s| {
+        let f = &f;
+        let threads: Vec<_> = all.into_iter().map(|one| s.spawn(move || f(one))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
 type Pipe = Arc<Mutex<Vec<u8>>>;
 
 /// State that all links of a test share: the bytes under way, by sender and receiver, the body bytes that each put took, and the number of
@@ -134,15 +143,11 @@ fn all_that_lies_ready_is_combined_before_it_is_passed_on() {
     for n in 2..=4 {
         let shared = Arc::<Shared>::default();
         let groups = framed(n, &shared);
-        thread::scope(|s| {
-            for group in &groups {
-                s.spawn(move || {
-                    let mut data = vec![group.rank() as f32 + 1.0; 16 << 10];
-                    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-                    let sum = (1..=n).sum::<usize>() as f32;
-                    assert!(data.iter().all(|&x| x == sum), "{n} ranks");
-                });
-            }
+        each(&groups, |group| {
+            let mut data = vec![group.rank() as f32 + 1.0; 16 << 10];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            let sum = (1..=n).sum::<usize>() as f32;
+            assert!(data.iter().all(|&x| x == sum), "{n} ranks");
         });
         let puts = lock(&shared.puts).clone();
         assert!(!puts.is_empty() && puts.iter().all(|&len| len > FRAME), "{n} ranks: {puts:?}");
@@ -155,16 +160,12 @@ fn a_short_message_goes_with_its_header() {
     for n in 2..=8 {
         let shared = Arc::<Shared>::default();
         let groups = framed(n, &shared);
-        thread::scope(|s| {
-            for group in &groups {
-                s.spawn(move || {
-                    assert!(group.prefer_algorithm(Some(Algorithm::Doubling)));
-                    for _ in 0..3 {
-                        let mut data = [group.rank() as f32; 2];
-                        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-                        assert_eq!(data, [(0..n).sum::<usize>() as f32; 2], "{n} ranks");
-                    }
-                });
+        each(&groups, |group| {
+            assert!(group.prefer_algorithm(Some(Algorithm::Doubling)));
+            for _ in 0..3 {
+                let mut data = [group.rank() as f32; 2];
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                assert_eq!(data, [(0..n).sum::<usize>() as f32; 2], "{n} ranks");
             }
         });
         assert_eq!(*lock(&shared.heads), 0, "{n} ranks");

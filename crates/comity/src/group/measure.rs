@@ -201,7 +201,8 @@ fn read(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{collections::BTreeSet, thread};
+    use crate::engine::tests::each;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_pair_has_one_turn_and_no_rank_two_in_one() {
@@ -219,12 +220,7 @@ mod tests {
 
     #[test]
     fn all_ranks_measure_the_same() {
-        let groups = Group::local(3).unwrap();
-        let all: Vec<_> = thread::scope(|s| {
-            let measure = |g: Group| g.measure_links(Duration::from_millis(60)).unwrap();
-            let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || measure(g))).collect();
-            ranks.into_iter().map(|r| r.join().unwrap()).collect()
-        });
+        let all = each(Group::local(3).unwrap(), |g| g.measure_links(Duration::from_millis(60)).unwrap());
         assert!(all.iter().all(|c| *c == all[0]));
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
             let latency = all[0].latency(a, b);

@@ -662,20 +662,21 @@ impl Group {
         {
             return Err(misuse(op, Misuse::Reduction { reduce, dtype }));
         }
-        let places = match &call.bufs {
-            Bufs::None => [None, None],
-            Bufs::In(v) => [Some(v.place()), None],
-            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => [Some(v.place()), None],
-            Bufs::Both(s, d) => [Some(s.place()), Some(d.place())],
+        let (place, other) = match &call.bufs {
+            Bufs::None => (None, None),
+            Bufs::In(v) => (Some(v.place()), None),
+            Bufs::Out(v) | Bufs::InPlace(v) | Bufs::OwnIn(v) | Bufs::OwnOut(v) => (Some(v.place()), None),
+            Bufs::Both(s, d) => (Some(s.place()), Some(d.place())),
         };
-        if let Some(p) = places.into_iter().flatten().find(|&p| !self.reaches(p)) {
-            return Err(misuse(op, Misuse::Place(format!("{p:?}"))));
+        let unreached = |place: Option<Place>| place.filter(|place| !self.reaches(*place));
+        if let Some(place) = unreached(place).or_else(|| unreached(other)) {
+            return Err(misuse(op, Misuse::Place(format!("{place:?}"))));
         }
         if let Some(wire) = self.wire {
-            let place = places.into_iter().flatten().find(|place| *place != Place::Host);
+            let place = [place, other].into_iter().flatten().find(|place| *place != Place::Host);
             fits(wire, &call.info, place).map_err(|unfit| misuse(op, unfit))?;
         }
-        if let [Some(a), Some(b)] = places
+        if let (Some(a), Some(b)) = (place, other)
             && a != b
         {
             return Err(misuse(op, Misuse::Places(format!("{a:?}"), format!("{b:?}"))));

@@ -1,31 +1,14 @@
 //! Algorithms that a program prefers.
 
 use super::*;
-use crate::ReduceOp;
+use crate::{ReduceOp, engine::tests::each};
 use comity_plan::Kind;
-use std::thread;
-
-fn together<T: Send>(n: usize, f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let ranks: Vec<_> = Group::local(n)
-            .unwrap()
-            .into_iter()
-            .map(|g| {
-                s.spawn({
-                    let f = &f;
-                    move || f(&g)
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
 
 #[test]
 fn every_algorithm_adds_up() {
     for n in [2, 3, 5] {
         for algorithm in Kind::AllReduce.algorithms() {
-            let sums = together(n, |group| {
+            let sums = each(Group::local(n).unwrap(), |group| {
                 assert!(group.prefer_algorithm(Some(algorithm)));
                 let mut x: Vec<u64> = (0..1000).map(|i| i + group.rank() as u64).collect();
                 group.all_reduce(&mut x, ReduceOp::Sum).unwrap();
@@ -40,7 +23,7 @@ fn every_algorithm_adds_up() {
 
 #[test]
 fn ranks_that_prefer_different_ones_are_told() {
-    let errors = together(2, |group| {
+    let errors = each(Group::local(2).unwrap(), |group| {
         let which = [Algorithm::Ring, Algorithm::TwoPhase][group.rank()];
         group.prefer_algorithm(Some(which));
         group.all_reduce(&mut [1f32; 64], ReduceOp::Sum).unwrap_err()

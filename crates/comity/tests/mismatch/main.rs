@@ -6,6 +6,8 @@
 
 mod call;
 mod case;
+#[path = "../common/mod.rs"]
+mod common;
 mod parts;
 mod worlds;
 

@@ -4,11 +4,10 @@ use crate::{
     COLLECTIVES,
     call::{Call, next},
     case::{Case, How, judge, patient, play},
+    common::{each, job},
 };
-use comity::{
-    Config, CrossedWait, DType, Detection, ErrorKind, Group, Key, LinkKind, Op, ReduceOp, Wire, tools::Store,
-};
-use std::{collections::BTreeSet, net::Ipv4Addr, thread, time::Duration};
+use comity::{CrossedWait, DType, Detection, ErrorKind, Group, LinkKind, Op, ReduceOp, Wire};
+use std::{collections::BTreeSet, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
 /// Longest silence of a rank, the default.
@@ -16,23 +15,10 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// A job of `n` ranks, each with connections of its own; rank r is on host `hosts[r]`.
 fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
-    let n = hosts.len();
-    let key = || Key::from([7; 32]);
-    let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "mismatch", patient(JOIN)).unwrap();
-    let at = store.addr().to_string();
-    let join = |r: usize| {
-        let config = Config::new(r, n).store(&at).unwrap().job("mismatch").key(key()).host_name(hosts[r]);
-        let config = config.links(kinds.iter().copied()).join_timeout(patient(JOIN));
-        config.detection(Detection::After(patient(SILENCE))).connect().unwrap()
-    };
-    each(n, join)
-}
-
-fn each<T: Send>(n: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || f(r))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    job(hosts.len(), |c| {
+        let host = hosts[c.rank()];
+        let c = c.host_name(host).links(kinds.iter().copied()).join_timeout(patient(JOIN));
+        c.detection(Detection::After(patient(SILENCE)))
     })
 }
 
@@ -103,7 +89,7 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     let cases = scope::Scope::from_env().share(cases, 4);
     for (i, case) in cases.iter().enumerate() {
         // In another order than the job's.
-        let mut groups = each(n, |r| world[r].split(Some(0), -(r as i32)).unwrap().unwrap());
+        let mut groups = each(0..n, |r| world[r].split(Some(0), -(r as i32)).unwrap().unwrap());
         groups.reverse();
         let how = if i % 2 == 0 { How::Now } else { How::Later };
         if let Err(e) = judge(case, &play(case, &groups, how)) {
@@ -112,7 +98,7 @@ fn check(world: &[Group], kinds: &[LinkKind]) {
     }
     println!("{} cases on {n} ranks", cases.len());
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
-    each(n, |r| world[r].barrier().unwrap());
+    each(0..n, |r| world[r].barrier().unwrap());
     let used: BTreeSet<_> =
         world.iter().flat_map(Group::link_kinds).flatten().map(|k| k.to_string()).collect();
     assert_eq!(used, kinds.iter().map(ToString::to_string).collect());
@@ -152,9 +138,9 @@ fn hosts_of_different_size() {
 fn told_at_the_limit(groups: &[Group]) {
     // Long enough for every rank to come to its call, beside what else runs.
     let limit = patient(Duration::from_secs(3));
-    let a = each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
-    let b = each(2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
-    let errors = each(2, |r| {
+    let a = each(0..2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
+    let b = each(0..2, |r| groups[r].split(Some(0), 0).unwrap().unwrap());
+    let errors = each(0..2, |r| {
         let mut x = [1f32; 4];
         let g = [&a, &b][r][r].with_timeout(limit);
         if r == 0 { g.all_reduce(&mut x, ReduceOp::Sum) } else { g.broadcast(&mut x, 0) }.unwrap_err()
@@ -170,7 +156,7 @@ fn told_at_the_limit(groups: &[Group]) {
 
 /// A message with a tag that nobody asks for, and then a call that would not have shown it: its sender only takes.
 fn told_though_only_takes(groups: &[Group]) {
-    let errors = each(2, |r| {
+    let errors = each(0..2, |r| {
         let g = groups[r].with_timeout(patient(Duration::from_secs(20)));
         let mut x = [1f32; 4];
         if r == 1 {

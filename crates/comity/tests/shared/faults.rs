@@ -1,10 +1,12 @@
 //! Ranks that disagree, give up or die while a peer reads their memory.
 
 use super::{
-    KEY, LONG, PLACES, Place, groups, join, lent,
-    operations::{Buffer, each, given, of},
+    PLACES, Place,
+    common::{LONG, each, store},
+    groups, join, lent,
+    operations::{Buffer, given, of},
 };
-use comity::{ErrorKind, Key, ReduceOp, tools};
+use comity::{ErrorKind, ReduceOp};
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
@@ -103,8 +105,7 @@ fn a_rank_that_is_killed_in_the_middle_is_named() {
         return rank_that_is_killed(at, if place == "own" { Place::Own } else { Place::Mapped });
     }
     for (place, after) in PLACES.into_iter().flat_map(|p| [0u64, 2, 5, 9].map(|after| (p, after))) {
-        let bind = "127.0.0.1:0".parse().unwrap();
-        let store = tools::Store::start(bind, 2, &Key::from(KEY), "-", LONG).unwrap();
+        let store = store(2);
         let at = store.addr().to_string();
         let mut child = Killed(
             Command::new(std::env::current_exe().unwrap())

@@ -1,15 +1,14 @@
 //! Messages that peers read where they lie, in buffers that they map and in a process's own memory: the same bits as through rings, and
 //! every promise of a failure.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod faults;
 mod operations;
 
-use comity::{Algorithm, Config, Detection, Group, Key, LinkKind, ReduceOp, tools};
-use operations::{Buffer, all, each, given, shared};
-use std::{thread, time::Duration};
-
-const LONG: Duration = Duration::from_secs(60);
-const KEY: [u8; 32] = [5; 32];
+use comity::{Algorithm, Config, Detection, Group, LinkKind, ReduceOp, tools};
+use common::{LONG, each, key, store};
+use operations::{Buffer, all, given, shared};
 
 /// Location of messages that peers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,7 @@ const PLACES: [Place; 2] = [Place::Mapped, Place::Own];
 fn join((rank, size): (usize, usize), at: &str, pull: Option<&str>) -> Group {
     let pull = |name: &str| if name == "COMITY_PULL" { pull.map(Into::into) } else { None };
     let config = Config::new(rank, size).settings_from_vars(pull).unwrap();
-    let config = config.links([LinkKind::Shm]).store(at).unwrap().key(Key::from(KEY)).timeout(LONG);
+    let config = config.links([LinkKind::Shm]).store(at).unwrap().job("job").key(key()).timeout(LONG);
     config.detection(Detection::After(LONG)).connect().unwrap()
 }
 
@@ -47,13 +46,9 @@ fn groups(n: usize, place: Place) -> Vec<Group> {
 
 /// `n` ranks that join as processes do, with this for `COMITY_PULL`.
 fn meeting(n: usize, pull: Option<&str>) -> Vec<Group> {
-    let store = tools::Store::start("127.0.0.1:0".parse().unwrap(), n, &Key::from(KEY), "-", LONG).unwrap();
-    let at = store.addr().to_string();
-    thread::scope(|s| {
-        let ranks: Vec<_> =
-            (0..n).map(|r| (r, &at)).map(|(r, at)| s.spawn(move || join((r, n), at, pull))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    let store = store(n);
+    let at = &store.addr().to_string();
+    each(0..n, |r| join((r, n), at, pull))
 }
 
 /// Memory with `data` that peers read.

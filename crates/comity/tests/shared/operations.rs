@@ -1,16 +1,6 @@
 //! Every operation, and what it gives by its bits.
 
 use comity::{Group, ReduceOp, Result, SharedBuffer};
-use std::thread;
-
-/// `f` for each of `n` ranks, which are threads.
-pub(crate) fn each<T: Send>(groups: Vec<Group>, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || f(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
 
 /// A value whose sums differ by the order of additions.
 pub(crate) fn of(rank: usize, i: usize) -> f32 {

@@ -14,23 +14,12 @@ mod rdma;
 
 use super::{
     jobs::{comity_word, fails, has, script, timed},
-    requirements::Ask,
     scope::Scope,
     sshd::{Cabling, SshHost, SshNet},
     step::Outcome,
 };
 use std::{path::Path, time::Instant};
 use tasks::place::{Scratch, copy, program, read};
-
-pub(super) const ASKS: &[Ask] = &[
-    Ask::Linux,
-    Ask::Root,
-    Ask::Program("ip", "iproute2"),
-    Ask::Program("tc", "iproute2"),
-    Ask::Program("ssh", "openssh-client"),
-    Ask::Program("perl", "perl-base"),
-    Ask::Program("setpriv", "util-linux"),
-];
 
 /// Seconds for one command, with room for a busy machine.
 const LIMIT: u64 = 300;

@@ -9,48 +9,39 @@
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
 //! leave, for jobs wait a good deal, and so does a build for its last crates; it begins when clippy has compiled the C that it links.
-//! Steps that take turns are in [`OVER_SSH`], one at a time, and in [`TURNS`]; the commit chooses.
-
-mod steps;
+//! Of those over ssh, and of those at the end, one takes its turn; the commit chooses.
 
 use super::{
     scope::Scope,
-    step::{End, Row, Step, table},
+    step::{End, Row, STEPS, Step, Way, table},
 };
 use std::{
     collections::BTreeSet,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-pub(super) use steps::{
-    ADDRESS, ALL_TESTS, ARM, C, CONFORMANCE, FUZZ, IN_SWIFT, LAUNCHERS, LOOM, MIRI, MPI, ON_ARM, PREPARE,
-    RDMA, SANITIZERS, SWIFT, THREAD, VERBS,
-};
-use steps::{BUILD, EVERY, LINTS, OVER_SSH, SIDE_BY_SIDE, TESTS, TURNS, Turn};
 use tasks::child::is_interrupted;
 
 /// Time for the whole gate.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// All steps that there are.
-pub(super) fn all() -> impl Iterator<Item = &'static Step> {
-    let turns = TURNS.iter().flat_map(|t| t.beside.iter().chain([&t.last]));
-    let jobs = [&TESTS].into_iter().chain(SIDE_BY_SIDE.into_iter().flatten()).chain(EVERY);
-    // More than one turn has the same step.
-    let mut seen = BTreeSet::new();
-    let steps = [&PREPARE].into_iter().chain(LINTS).chain(BUILD).chain(jobs).chain(&OVER_SSH).chain(turns);
-    steps.filter(move |step| seen.insert(step.name))
+/// All steps that there are, in their order.
+fn all() -> impl DoubleEndedIterator<Item = &'static Step> {
+    STEPS.iter().filter(|step| step.place.is_some())
 }
 
-/// Steps whose turn it is.
-fn turn(scope: &Scope) -> &'static Turn {
+/// Steps of a place.
+fn at(place: &str) -> Vec<&'static Step> {
+    all().filter(|step| step.place == Some(place)).collect()
+}
+
+/// Steps whose turn it is: of those over ssh, and of those at the end.
+fn turn(seed: u64) -> [&'static Step; 2] {
     // Other digits than those that deal out the cases: else a turn would always have the same of them.
-    &TURNS[(scope.seed >> 20) as usize % TURNS.len()]
-}
-
-/// The step over ssh whose turn it is.
-fn over_ssh(scope: &Scope) -> &'static [Step] {
-    std::slice::from_ref(&OVER_SSH[(scope.seed >> 40) as usize % OVER_SSH.len()])
+    [("ssh", 40), ("last", 20)].map(|(place, digits)| {
+        let steps = at(place);
+        steps[(seed >> digits) as usize % steps.len()]
+    })
 }
 
 /// Everything whose turn it is. One that fails does not keep those from running that do not need it.
@@ -59,53 +50,53 @@ pub(super) fn run(scope: &Scope) -> Result<(), String> {
     let before = since_the_start();
     let built = End::Passed("this program was built".into());
     let mut rows = Vec::from_iter(before.map(|took| Row { name: "xtask".into(), took, end: built }));
-    let turn = turn(scope);
-    let over_ssh = over_ssh(scope);
-    let names: Vec<_> = over_ssh.iter().chain(turn.beside).chain([&turn.last]).map(|s| s.name).collect();
     println!(
         "chosen by {}: a share of each large matrix, and of what takes turns {}",
         scope.seed,
-        names.join(", ")
+        turn(scope.seed).map(|step| step.name).join(", ")
     );
-    let shown = |step: &Step| step.apart(scope, true, false);
-    // What it says comes when it has ended.
-    let hidden = |step: &Step| step.apart(scope, false, false);
-    let [first, second] = SIDE_BY_SIDE;
-    beside(&mut rows, std::slice::from_ref(&PREPARE), hidden, |rows| one_after_another(LINTS, rows, shown));
+    in_order(scope.seed, &mut rows, |step, way| step.run(scope, way));
+    end(&rows, before.unwrap_or_default() + begun.elapsed(), scope)
+}
+
+/// Runs the steps as the picture above has them.
+fn in_order(seed: u64, rows: &mut Vec<Row>, run: impl Fn(&Step, Way) -> Row + Sync) {
+    let [over_ssh, last] = turn(seed);
+    let shown = |step: &Step| run(step, Way::Shown);
+    let hidden = |step: &Step| run(step, Way::Hidden);
+    let with_last = at("beside").into_iter().filter(|step| step.with.contains(&last.name)).collect();
+    beside(rows, at("prepare"), hidden, |rows| one_after_another(at("lint"), rows, shown));
     beside(
-        &mut rows,
-        turn.beside,
-        |step| step.apart(scope, false, true),
+        rows,
+        with_last,
+        |step| run(step, Way::Idle),
         |rows| {
-            one_after_another(BUILD.iter().chain([&TESTS]), rows, shown);
-            beside(rows, second, hidden, |rows| one_after_another(first, rows, shown));
-            one_after_another(EVERY.iter().chain(over_ssh), rows, shown);
+            one_after_another(at("build"), rows, shown);
+            beside(rows, at("other"), hidden, |rows| one_after_another(at("job"), rows, shown));
+            one_after_another(at("alone").into_iter().chain([over_ssh]), rows, shown);
         },
     );
-    one_after_another([&turn.last], &mut rows, shown);
-    end(&rows, before.unwrap_or_default() + begun.elapsed(), scope)
+    one_after_another([last], rows, shown);
 }
 
 /// These steps alone, each after the one whose product it uses: its limit has no time for that.
 pub(super) fn some(names: &[&str], scope: &Scope) -> Result<(), String> {
     let begun = Instant::now();
     let mut rows = Vec::new();
-    one_after_another(with_needed(names), &mut rows, |step| step.apart(scope, true, false));
+    one_after_another(with_needed(names), &mut rows, |step| step.run(scope, Way::Shown));
     end(&rows, begun.elapsed(), scope)
 }
 
 /// These steps with those that they need, in the order of [`all`]: a product stands before its users.
 fn with_needed(names: &[&str]) -> Vec<&'static Step> {
     let mut names = BTreeSet::from_iter(names.iter().copied());
-    let mut steps = Vec::from_iter(all());
     // From the last on, so that what is needed by what is needed is met too.
-    for step in steps.iter().rev() {
+    for step in all().rev() {
         if names.contains(step.name) {
-            names.extend(step.needs);
+            names.extend(&step.needs);
         }
     }
-    steps.retain(|s| names.contains(s.name));
-    steps
+    all().filter(|step| names.contains(step.name)).collect()
 }
 
 /// Run those of the steps that have the product they need, until somebody interrupts this program.
@@ -123,7 +114,7 @@ fn one_after_another(
 /// Run steps in a thread of their own while others run; theirs are the last of the rows.
 fn beside(
     rows: &mut Vec<Row>,
-    steps: &'static [Step],
+    steps: Vec<&'static Step>,
     run: impl Fn(&Step) -> Row + Send,
     others: impl FnOnce(&mut Vec<Row>),
 ) {
@@ -196,16 +187,26 @@ mod tests {
     }
 
     #[test]
-    fn names_are_steps_and_a_commit_chooses_turns() {
-        let mut names: Vec<_> = all().map(|s| s.name).collect();
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
-        let needed: Vec<_> = all().flat_map(|s| s.needs).collect();
-        assert!(needed.len() > 10 && needed.iter().all(|n| names.contains(*n)));
-        let of = |number: u64| turn(&Scope::gate(Some(number << 20))).last.name;
-        assert_eq!([0, 1, 2, 3, 4, 5].map(of), ["address", "thread", "guest", "swift", "arm", "address"]);
+    fn each_step_has_its_turn_after_what_it_needs() {
+        let turns = 0..5u64;
+        let all_turns = turns.flat_map(|n| (0..2u64).map(move |m| n << 20 | m << 40));
+        let mut ran = BTreeSet::new();
+        for seed in all_turns {
+            let mut rows = Vec::new();
+            in_order(seed, &mut rows, |step, _| Row {
+                name: step.name.into(),
+                took: Duration::ZERO,
+                end: End::Passed("fine".into()),
+            });
+            for step in rows.iter().filter_map(|row| all().find(|step| step.name == row.name)) {
+                let has_run = |needed: &&str| rows.iter().any(|row| row.name == **needed);
+                assert!(step.needs.iter().all(has_run), "{step:?}");
+            }
+            ran.extend(rows.into_iter().map(|row| row.name));
+        }
+        let missed: Vec<_> = all().map(|step| step.name).filter(|name| !ran.contains(*name)).collect();
+        assert_eq!(missed, [""; 0]);
+        assert_eq!(turn(4 << 20).map(|step| step.name), ["ssh", "arm"]);
     }
 
     #[test]
@@ -230,11 +231,11 @@ mod tests {
             let end = if broken { End::Failed("it broke".into()) } else { End::Passed("fine".into()) };
             Row { name: step.name.into(), took: Duration::ZERO, end }
         };
-        let steps = LINTS.iter().chain(BUILD).chain([&TESTS]).chain(&TURNS[2].beside[..1]);
-        one_after_another(steps, &mut rows, run);
+        one_after_another([at("lint"), at("build"), at("beside")].concat(), &mut rows, run);
         let ends: Vec<_> = rows.iter().map(|r| format!("{} {}", r.name, r.end)).collect();
+        assert!(ends[6..].iter().all(|end| end.ends_with(" passed   fine")), "{ends:?}");
         assert_eq!(
-            ends,
+            ends[..6],
             [
                 "format passed   fine",
                 "gates passed   fine",
@@ -242,10 +243,9 @@ mod tests {
                 "documents passed   fine",
                 "build FAILED   it broke",
                 "tests NOT RUN  the step build failed",
-                "macos passed   fine",
             ]
         );
-        let told = failures(&rows, &Scope::gate(Some(7)));
+        let told = failures(&rows, &Scope { seed: 7, deep: false });
         assert!(
             told.contains("the step clippy failed: it broke") && told.contains("--only build --seed 7"),
             "{told}"

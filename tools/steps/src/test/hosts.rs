@@ -4,9 +4,7 @@
 mod cut;
 mod shapes;
 
-use super::{jobs::job_key, requirements::Ask, scope::Scope, step::Outcome};
-
-pub(super) const ASKS: &[Ask] = &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2")];
+use super::{jobs::job_key, scope::Scope, step::Outcome};
 
 pub(super) fn check(scope: &Scope) -> Outcome {
     let (_scratch, key) = job_key()?;

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: the checks of the project. The gate has every change checked in 25 minutes; the deep checks have the rest,
 //! at full size, part by part.
 //!
-//! [`gate`] and [`deep`] say which steps there are and in what order; a step is a function in one of the files beside them.
+//! `tools/steps/steps.sh` lists the steps; [`gate`] and [`deep`] have their order. A step that is no script is a function in one of the files
+//! beside them.
 
-mod chaos;
 mod cluster;
 mod counts;
 mod deep;
@@ -11,50 +11,45 @@ mod gate;
 mod hosts;
 mod jobs;
 mod python;
-mod ray;
-mod rdma_vm;
 mod requirements;
-mod scope;
 mod ssh;
 mod sshd;
 mod step;
 
-pub(crate) use python::{prepare as prepare_python, released as released_python};
+pub(crate) use python::{install_package, prepare as prepare_python};
 pub(crate) use requirements::programs as install_programs;
 use scope::Scope;
-use step::Step;
 pub(crate) use step::Why;
+use step::{STEPS, Step};
+use tasks::{child::Task, demo, in_ci};
+
+/// Share of the large matrices that a run takes: the one that its commit chooses, or all of it.
+mod scope {
+    pub(super) use ::scope::*;
+}
 
 /// Choice of steps, from the command line.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct StepChoice {
+pub struct StepChoice {
     list: bool,
-    /// Install what the steps need, and run none.
-    prepare: bool,
     deep: bool,
     /// These steps or parts alone.
     names: Vec<&'static str>,
     seed: Option<u64>,
-    /// Hours of the soak.
-    hours: Option<f64>,
     /// Parts that passed at this state too.
     again: bool,
 }
 
 impl StepChoice {
-    pub(crate) fn parse(args: &[&str]) -> Result<Self, String> {
+    /// # Errors
+    /// The words are no choice; what is wrong with them.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut choice = Self { deep: args.contains(&"--deep"), ..Self::default() };
         let mut args = args.iter().filter(|arg| **arg != "--deep");
         while let Some(&arg) = args.next() {
             match arg {
                 "--list" => choice.list = true,
-                "--prepare" if !choice.deep => choice.prepare = true,
                 "--again" if choice.deep => choice.again = true,
-                "--hours" if choice.deep => {
-                    let hours = args.next().and_then(|n| n.parse().ok()).filter(|h| *h > 0.0 && *h <= 240.0);
-                    choice.hours =
-                        Some(hours.ok_or("--hours needs a number of hours for the soak, 240 at most")?);
-                }
                 "--seed" if !choice.deep => {
                     let seed = args.next().and_then(|n| n.parse().ok());
                     choice.seed = Some(seed.ok_or("--seed needs a number, as a run prints it")?);
@@ -78,34 +73,47 @@ impl StepChoice {
 
 /// The part of the deep checks, or the step of the gate, of this name. An error has the command of its namesake in the other.
 fn named(deep: bool, name: &str) -> Result<&'static Step, String> {
-    let step = gate::all().find(|s| s.name == name);
-    let part = deep::PARTS.iter().find(|p| p.name == name);
-    match (deep, step, part) {
-        (false, Some(found), _) | (true, _, Some(found)) => Ok(found),
-        (false, None, Some(_)) => {
+    let step = STEPS.iter().find(|step| step.name == name).ok_or_else(|| {
+        format!("no step and no deep part is called {name:?}: cargo xtask test --list names them")
+    })?;
+    match (deep, step.place, step.is_deep) {
+        (false, None, _) => {
             Err(format!("{name:?} is a part of the deep checks: cargo xtask test --deep {name}"))
         }
-        (true, Some(_), None) => {
-            Err(format!("{name:?} is a step of the gate: cargo xtask test --only {name}"))
-        }
-        (_, None, None) => {
-            Err(format!("no step and no deep part is called {name:?}: cargo xtask test --list names them"))
-        }
+        (true, _, false) => Err(format!("{name:?} is a step of the gate: cargo xtask test --only {name}")),
+        _ => Ok(step),
     }
 }
 
-pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
-    let scope = Scope::gate(choice.seed);
+/// Number that chooses a run's share: given, or the first 16 digits of the commit's name.
+fn seed(given: Option<u64>) -> u64 {
+    let commit = || Task::new("git").args(["rev-parse", "HEAD"]).run().ok();
+    given.or_else(|| u64::from_str_radix(commit()?.get(..16)?, 16).ok()).unwrap_or(0)
+}
+
+/// `cargo xtask test`: the gate, or the deep checks.
+pub fn run(choice: &StepChoice) -> Result<(), String> {
+    let scope = Scope { seed: seed(choice.seed), deep: choice.deep };
     if choice.list {
-        println!("The gate, `cargo xtask test` (--only NAME):");
-        gate::all().for_each(|s| println!("  {:13} {}", s.name, s.about));
-        println!("The deep checks, `cargo xtask test --deep [NAME...]`:");
-        deep::PARTS.iter().for_each(|p| println!("  {:13} {}", p.name, p.about));
+        println!(
+            "A step of the gate alone: `cargo xtask test --only NAME`; parts of the deep checks: `cargo xtask test --deep NAME...`"
+        );
+        for step in STEPS.iter() {
+            let gate = match step.place {
+                Some("ssh" | "last" | "beside") => "in turn",
+                Some(_) => "gate",
+                None => "",
+            };
+            println!(
+                "{:13} {gate:7} {:4}  {}",
+                step.name,
+                if step.is_deep { "deep" } else { "" },
+                step.about
+            );
+        }
         Ok(())
     } else if choice.deep {
-        deep::run(&choice.names, choice.hours.unwrap_or(deep::SOAK_HOURS), choice.again)
-    } else if choice.prepare {
-        gate::some(&[gate::PREPARE.name], &scope)
+        deep::run(&choice.names, &scope, choice.again)
     } else if choice.names.is_empty() {
         gate::run(&scope)
     } else {
@@ -113,16 +121,28 @@ pub(crate) fn run(choice: &StepChoice) -> Result<(), String> {
     }
 }
 
-/// Run a step in this process: `xtask step NAME gate|deep SEED HOURS FILE`, which the functions above start.
-pub(crate) fn step(args: &[&str]) -> Result<(), String> {
-    let wrong = || "a step is started by `cargo xtask test`".to_owned();
-    let &[name, kind, seed, hours, file] = args else { return Err(wrong()) };
-    let scope = Scope {
-        deep: kind == "deep",
-        seed: seed.parse().map_err(|_| wrong())?,
-        hours: hours.parse().map_err(|_| wrong())?,
+/// Run a step's function in this process: `xtask step NAME`, as `steps.sh` says.
+pub fn step(args: &[&str]) -> Result<(), String> {
+    let scope = Scope::from_env();
+    let outcome = match args {
+        ["counts"] => counts::run(&scope),
+        ["demo"] => demo::run(demo::Profile::Tests).map_err(Why::Failed),
+        ["hosts"] => hosts::check(&scope),
+        ["package", environment, size] => match install_package(environment, *size == "deep") {
+            Ok(()) => Ok("the package is installed".into()),
+            Err(why) => Err(Why::Failed(why)),
+        },
+        ["ssh"] => ssh::check(&scope),
+        ["cluster"] => cluster::check(&scope),
+        ["shells"] => ssh::shells::check(&scope),
+        _ => Err("a step is started by `cargo xtask test`".into()),
     };
-    named(scope.deep, name)?.here(&scope, file.as_ref())
+    match outcome {
+        Ok(note) => println!("=> {note}"),
+        Err(Why::Missing(why)) if !in_ci() => println!("=? {why}"),
+        Err(why) => return Err(why.text()),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -136,16 +156,9 @@ mod tests {
         let some = choice(&["--only", "loom", "--only", "gates", "--seed", "7"]);
         assert_eq!((&some.names[..], some.seed, some.deep), (&["loom", "gates"][..], Some(7), false));
         assert_eq!(choice(&[]), StepChoice::default());
-        let deep = choice(&["--deep", "soak", "--hours", "0.5"]);
-        assert_eq!((&deep.names[..], deep.hours, deep.deep), (&["soak"][..], Some(0.5), true));
-        for bad in [
-            &["--only"][..],
-            &["--only", "lom"],
-            &["--fast"],
-            &["--seed", "x"],
-            &["--deep", "lom"],
-            &["--deep", "--hours", "0"],
-        ] {
+        let deep = choice(&["--deep", "soak", "--again"]);
+        assert_eq!((&deep.names[..], deep.again, deep.deep), (&["soak"][..], true, true));
+        for bad in [&["--only"][..], &["--only", "lom"], &["--fast"], &["--seed", "x"], &["--deep", "lom"]] {
             assert!(StepChoice::parse(bad).is_err(), "{bad:?}");
         }
         for (wrong, right) in [

@@ -2,6 +2,7 @@
 
 use super::{
     python,
+    sshd::sshd,
     step::{Outcome, Why},
 };
 use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf};
@@ -10,107 +11,100 @@ use tasks::{
     place::{make, program, target},
 };
 
-/// Requirement of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ask {
-    Linux,
-    /// Linux on x86_64.
-    X86,
-    /// Network namespaces.
-    Root,
-    /// Program, which is installed if it is not there, or file by its whole path; and the Debian package that holds it.
-    Program(&'static str, &'static str),
-    /// Folder beside what cargo built, with the content of these packages of Debian; and a program that must be in it.
-    Unpacked(&'static str, &'static [&'static str], &'static str),
-    /// Programs of Debian that the gate's steps use.
-    Debian,
-    Nextest,
-    /// The nightly compiler, with Miri.
-    Nightly,
-    /// The standard library for a target.
-    Target(&'static str),
-    /// A subcommand of cargo, and where its authors' build of it is.
-    Tool(&'static str, &'static str),
-    /// The interpreter with what the tests use.
-    Python,
-    /// The same with the package of this project, of whatever state.
-    Package,
-    /// The same with the package as released, and with what this file lists.
-    Released(&'static str),
-    /// An interpreter of its own, of this name, with what this file lists.
-    Apart(&'static str, &'static str),
-    /// A checkout of others' sources, which this variable names.
-    Checkout(&'static str, &'static str),
-}
-
 /// The newest build for Linux.
 const NEXTEST: &str = "https://get.nexte.st/latest/linux";
 
-/// Programs of the gate's steps.
-const PROGRAMS: [Program; 9] = [
-    ("ip", "iproute2"),
-    ("mpirun.openmpi", "openmpi-bin"),
-    ("mpiexec.mpich", "mpich"),
-    ("c++", "g++"),
-    ("cmake", "cmake"),
-    ("make", "make"),
-    ("pkg-config", "pkg-config"),
-    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    ("ibv_rc_pingpong", "ibverbs-utils"),
+/// A program, or a file by its whole path, and the Debian package that holds it.
+pub(crate) type Program<'a> = (&'a str, &'a str);
+
+type MakeSure = fn(&str) -> Outcome<()>;
+
+/// Requirements by their words in `steps.sh`, each with what makes sure of it. That gets what stands after `=`.
+const KNOWN: [(&str, MakeSure); 16] = [
+    ("linux", |_| here(cfg!(target_os = "linux"), "it is for Linux")),
+    ("x86", |_| here(cfg!(all(target_os = "linux", target_arch = "x86_64")), "it is for Linux on x86_64")),
+    ("root", |_| match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Why::Missing("this needs root".into())),
+    }),
+    ("namespaces", |_| {
+        // The lane of chaos over ssh needs one; it says so where there is none.
+        let _ = sshd();
+        chaos::unable().map_or(Ok(()), |why| Err(Why::Missing(why)))
+    }),
+    // PROGRAM:PACKAGE,... of Debian. A program is installed if it is not there; it may be a file by its whole path.
+    ("programs", |pairs| programs(&pairs.split(',').map(two).collect::<Vec<_>>())),
+    ("guest", |_| programs(&guest::NEEDED)),
+    // FOLDER:PROGRAM:PACKAGE,...: content of Debian's packages beside what cargo built, and a program that must be in it.
+    ("unpacked", |what| {
+        let (folder, rest) = two(what);
+        let (program, packages) = two(rest);
+        unpacked(folder, &packages.split(',').collect::<Vec<_>>(), program).map(drop)
+    }),
+    ("nextest", |_| cargo_tool("nextest", NEXTEST)),
+    // NAME:URL of a subcommand of cargo, and of its authors' build of it.
+    ("tool", |what| cargo_tool(two(what).0, two(what).1)),
+    ("nightly", |_| nightly().map_err(Why::Missing)),
+    // The standard library for a target.
+    ("target", |name| {
+        let added = Task::new("rustup").args(["target", "add", name]).limit(180).run();
+        added.map(drop).map_err(|e| Why::Missing(format!("the target {name} cannot be added: {e}")))
+    }),
+    // The interpreter with what the tests use; with the package of this project, of whatever state; with that as released, and what a file
+    // lists.
+    ("python", |_| python::prepare()),
+    ("package", |_| python::with_package()),
+    ("released", python::prepare_released),
+    // NAME:FILE: an interpreter of its own, with what a file lists.
+    ("apart", |what| python::apart(two(what).0, two(what).1)),
+    // VARIABLE:OF: a checkout of others' sources, which a variable names.
+    ("checkout", |what| {
+        let (variable, of) = two(what);
+        here(env::var_os(variable).is_some(), &format!("{variable} names no checkout of {of}"))
+    }),
 ];
 
-/// A program and its package, as in [`Ask::Program`].
-pub(crate) type Program = (&'static str, &'static str);
+/// Parts of a requirement.
+fn two(what: &str) -> (&str, &str) {
+    what.split_once(':').unwrap_or((what, ""))
+}
 
-/// Meet all of these.
-pub(super) fn meet(asks: &[Ask]) -> Outcome<()> {
-    let named = |ask: &Ask| if let Ask::Program(name, package) = *ask { Some((name, package)) } else { None };
-    for ask in asks {
-        match *ask {
-            Ask::Linux if !cfg!(target_os = "linux") => Err(Why::NotHere("it is for Linux".into())),
-            Ask::X86 if !cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
-                Err(Why::NotHere("it is for Linux on x86_64".into()))
-            }
-            Ask::Root if !rustix::process::geteuid().is_root() => Err(Why::Missing("this needs root".into())),
-            Ask::Nextest => cargo_tool("nextest", NEXTEST).map(drop).map_err(Why::Missing),
-            Ask::Tool(name, built) => cargo_tool(name, built).map(drop).map_err(Why::Missing),
-            Ask::Nightly => nightly().map_err(Why::Missing),
-            Ask::Target(name) => Task::new("rustup")
-                .args(["target", "add", name])
-                .limit(180)
-                .run()
-                .map(drop)
-                .map_err(|e| Why::Missing(format!("the target {name} cannot be added: {e}"))),
-            Ask::Unpacked(name, packages, program) => unpacked(name, packages, program).map(drop),
-            Ask::Debian => programs(&PROGRAMS),
-            Ask::Python => python::prepare(),
-            Ask::Package => python::with_package(),
-            Ask::Released(file) => python::prepare_released(file),
-            Ask::Apart(name, file) => python::apart(name, file, &[]).map(drop),
-            Ask::Checkout(variable, of) if env::var_os(variable).is_none() => {
-                Err(Why::NotHere(format!("{variable} names no checkout of {of}")))
-            }
-            _ => Ok(()),
-        }?;
-    }
-    programs(&asks.iter().filter_map(named).collect::<Vec<_>>())
+fn here(is_here: bool, why: &str) -> Outcome<()> {
+    if is_here { Ok(()) } else { Err(Why::NotHere(why.into())) }
+}
+
+/// Way to make sure of a requirement.
+pub(super) fn known(ask: &str) -> Option<impl Fn() -> Outcome<()>> {
+    let (word, what) = ask.split_once('=').unwrap_or((ask, ""));
+    let (_, make_sure) = KNOWN.iter().find(|(known, _)| *known == word)?;
+    Some(move || make_sure(what))
+}
+
+/// Make sure of all of these.
+pub(super) fn meet(asks: &[&str]) -> Outcome<()> {
+    asks.iter().try_for_each(|ask| match known(ask) {
+        Some(make_sure) => make_sure(),
+        None => Err(format!("tools/steps/src/test/requirements.rs does not know {ask:?}").into()),
+    })
 }
 
 /// Make sure of a subcommand of cargo. If it is not there: as its authors built it, else from the registry's source.
-fn cargo_tool(name: &str, built: &str) -> Result<(), String> {
+fn cargo_tool(name: &str, built: &str) -> Outcome<()> {
     let program = format!("cargo-{name}");
     let version = || Task::new("cargo").args([name, "--version"]).run().map(drop);
-    version().or_else(|_| {
-        println!("installing {program}");
-        let fetch = format!(
-            "curl --fail --silent --show-error --location {built} | tar xz -C \"${{CARGO_HOME:-$HOME/.cargo}}/bin\" --wildcards --transform 's|.*/||' '*{program}'"
-        );
-        let here = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-        if !here || Task::sh(&fetch).limit(120).run().and_then(|_| version()).is_err() {
-            Task::new("cargo").args(["install", "--locked", &program]).limit(3600).run()?;
-        }
-        version().map_err(|e| format!("{program} is missing; run cargo install --locked {program}: {e}"))
-    })
+    if version().is_ok() {
+        return Ok(());
+    }
+    println!("installing {program}");
+    let fetch = format!(
+        "curl --fail --silent --show-error --location {built} | tar xz -C \"${{CARGO_HOME:-$HOME/.cargo}}/bin\" --wildcards --transform 's|.*/||' '*{program}'"
+    );
+    let here = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    if !here || Task::sh(&fetch).limit(120).run().and_then(|_| version()).is_err() {
+        Task::new("cargo").args(["install", "--locked", &program]).limit(3600).run().map_err(Why::Missing)?;
+    }
+    version()
+        .map_err(|e| Why::Missing(format!("{program} is missing; run cargo install --locked {program}: {e}")))
 }
 
 /// Make sure of a nightly compiler with the standard library's source and Miri; nothing else of one that is there changes.
@@ -123,7 +117,7 @@ else rustup toolchain install nightly --profile minimal -c rust-src,miri; fi && 
 }
 
 /// Install what is lacking of these.
-pub(crate) fn programs(wanted: &[Program]) -> Outcome<()> {
+pub(crate) fn programs(wanted: &[Program<'_>]) -> Outcome<()> {
     let lacking = || wanted.iter().copied().filter(|(name, _)| program(name).is_none());
     let packages: Vec<&str> = lacking().map(|(_, package)| package).collect();
     if packages.is_empty() {

@@ -34,8 +34,6 @@ use tasks::{
     signal,
 };
 
-pub(super) use super::sshd::ASKS;
-
 /// Runs jobs on these hosts; what went wrong.
 type Case = fn(&Net<'_>) -> Result<(), String>;
 

@@ -10,7 +10,7 @@
 
 use super::{
     jobs::until,
-    requirements::{self, Ask},
+    requirements,
     step::{Outcome, Why},
 };
 use std::path::PathBuf;
@@ -19,9 +19,6 @@ use tasks::{
     netns::Hosts,
     place::{Scratch, make, read, target, users_of_sshd, write},
 };
-
-pub(super) const ASKS: &[Ask] =
-    &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("ssh", "openssh-client")];
 
 /// Packages that are unpacked where they are not installed.
 const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];

@@ -1,20 +1,24 @@
-//! A step of a run: its name, what it asks of the machine, how long it may take, and its end.
-//!
-//! Each step runs as a process of its own, this program anew. So one that hangs is ended at its limit with all that it
-//! started, and what it printed stays together.
+//! A step of a run: what `tools/steps/steps.sh` says of it, its process, and its end.
 
-use super::{requirements::Ask, scope::Scope};
+use super::{requirements, scope::Scope};
 use std::{
     fmt::{self, Display},
-    fs,
-    path::Path,
+    mem,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 use tasks::{
-    child::Task,
+    child::{self, Task},
     in_ci,
     place::{Scratch, own, target, write},
 };
+
+/// All of them.
+pub(super) static STEPS: LazyLock<Vec<Step>> =
+    LazyLock::new(|| include_str!("../../steps.sh").split("\n#= ").skip(1).map(Step::parse).collect());
+
+/// Places of a gate's run.
+const PLACES: [&str; 9] = ["prepare", "lint", "build", "job", "other", "alone", "ssh", "last", "beside"];
 
 /// A note for the table, or why there is none.
 pub(crate) type Outcome<T = String> = Result<T, Why>;
@@ -48,48 +52,26 @@ impl From<&str> for Why {
     }
 }
 
-/// The work of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    Code(fn(&Scope) -> Outcome),
-    /// Lines of `sh`, of which the first that fails ends the step. They have the variables of [`run_lines()`].
-    Lines(&'static str),
-}
-
 /// Something that a run checks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
+    /// Place in a gate's run, of [`PLACES`]; a step that is deep alone has none.
+    pub(super) place: Option<&'static str>,
     /// Seconds that it takes on 2 cores in the gate; [`Step::limit`] goes by them.
-    pub(super) usual: u64,
-    /// Steps whose products it uses: it is not run when one of them failed.
-    pub(super) needs: &'static [&'static str],
-    pub(super) asks: &'static [Ask],
-    pub(super) work: Work,
-}
-
-const fn step(name: &'static str, usual: u64, work: Work, about: &'static str) -> Step {
-    Step { name, about, usual, needs: &[], asks: &[], work }
-}
-
-/// A step with code of its own.
-pub(super) const fn code(
-    name: &'static str,
     usual: u64,
-    run: fn(&Scope) -> Outcome,
-    about: &'static str,
-) -> Step {
-    step(name, usual, Work::Code(run), about)
+    /// Steps of the place `last` with which it takes its turn.
+    pub(super) with: Vec<&'static str>,
+    pub(super) is_deep: bool,
+    /// Steps whose products it uses: it is not run when one of them failed.
+    pub(super) needs: Vec<&'static str>,
+    asks: Vec<&'static str>,
+    commands: &'static str,
 }
 
-/// A step of a few commands.
-pub(super) const fn lines(name: &'static str, usual: u64, script: &'static str, about: &'static str) -> Step {
-    step(name, usual, Work::Lines(script), about)
-}
-
-/// Seconds for a deep part, beside what was asked of it.
-const DEEP_LIMIT: u64 = 3 * 3600;
+/// Seconds for a deep part.
+const DEEP_LIMIT: u64 = 5 * 3600;
 /// So many times as long as usual a step may take: a slow machine, or one that has other work, is no failure.
 const PATIENCE: u64 = 10;
 /// Seconds that every step may take.
@@ -103,24 +85,13 @@ pub(super) enum End {
     Failed(String),
 }
 
-impl End {
-    fn of(outcome: Outcome, in_ci: bool) -> Self {
+impl From<Outcome> for End {
+    fn from(outcome: Outcome) -> Self {
         match outcome {
             Ok(note) => Self::Passed(note),
-            Err(Why::Missing(why)) if !in_ci => Self::NotRun(why),
+            Err(Why::Missing(why)) if !in_ci() => Self::NotRun(why),
             Err(Why::NotHere(why)) => Self::NotRun(why),
             Err(Why::Failed(why) | Why::Missing(why)) => Self::Failed(why),
-        }
-    }
-
-    /// The end that [`Display`] has written.
-    fn parse(text: &str) -> Option<Self> {
-        let (word, words) = text.split_at_checked(9)?;
-        match word {
-            "passed   " => Some(Self::Passed(words.into())),
-            "NOT RUN  " => Some(Self::NotRun(words.into())),
-            "FAILED   " => Some(Self::Failed(words.into())),
-            _ => None,
         }
     }
 }
@@ -143,29 +114,43 @@ pub(super) struct Row {
     pub(super) end: End,
 }
 
+/// Handling of a step's process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Way {
+    /// Its output is shown while it comes.
+    Shown,
+    /// Its output is shown when it has ended.
+    Hidden,
+    /// The same, in time that others leave.
+    Idle,
+}
+
 impl Step {
-    /// The step, which asks this of the machine.
-    pub(super) const fn asks(self, asks: &'static [Ask]) -> Self {
-        Self { asks, ..self }
-    }
-
-    /// The step, which needs the products of others.
-    pub(super) const fn after(self, needs: &'static [&'static str]) -> Self {
-        Self { needs, ..self }
-    }
-
-    /// The step, which needs the build of everything.
-    pub(super) const fn built(self) -> Self {
-        self.after(&["build"])
+    /// A section of `steps.sh` without the mark at its head.
+    fn parse(text: &'static str) -> Self {
+        let (head, rest) = text.split_once("\n# ").unwrap_or((text, ""));
+        let (about, commands) = rest.split_once('\n').unwrap_or((rest, ""));
+        let mut words = head.split_whitespace().filter(|word| *word != "#+");
+        let name = words.next().unwrap_or_default();
+        let mut step = Self { name, about, commands, ..Self::default() };
+        for word in words {
+            match word.split_once('=') {
+                None if word == "deep" => step.is_deep = true,
+                Some(("after", names)) => step.needs = names.split(',').collect(),
+                Some(("with", names)) => step.with = names.split(',').collect(),
+                Some((place, seconds)) if PLACES.contains(&place) => {
+                    step.place = Some(place);
+                    step.usual = seconds.parse().unwrap_or(0);
+                }
+                _ => step.asks.push(word),
+            }
+        }
+        step
     }
 
     /// Seconds after which it is ended.
     fn limit(&self, scope: &Scope) -> u64 {
-        if scope.deep {
-            DEEP_LIMIT + (scope.hours * 3600.0) as u64
-        } else {
-            (self.usual * PATIENCE).max(LEAST_LIMIT)
-        }
+        if scope.deep { DEEP_LIMIT } else { (self.usual * PATIENCE).max(LEAST_LIMIT) }
     }
 
     /// A row that says so, if a step that this one needs brought nothing.
@@ -179,93 +164,83 @@ impl Step {
         Some(Row { name: self.name.into(), took: Duration::ZERO, end: End::NotRun(why) })
     }
 
-    fn work(&self, scope: &Scope) -> Outcome {
-        super::requirements::meet(self.asks)?;
-        if self.needs.contains(&"build") {
+    /// Run it in a process of its own: one that hangs is ended at its limit with all that it started.
+    pub(super) fn run(&self, scope: &Scope, way: Way) -> Row {
+        let begun = Instant::now();
+        let mut text = format!("\n=== {}: {}\n", self.name, self.about);
+        if way == Way::Shown {
+            print!("{}", mem::take(&mut text));
+        }
+        let end = End::from(self.work(scope, way, &mut text));
+        let took = begun.elapsed();
+        // One write, so that those of another step stay out of what was not shown.
+        println!("{text}=== {} after {:.1} s: {end}", self.name, took.as_secs_f64());
+        Row { name: self.name.into(), took, end }
+    }
+
+    fn work(&self, scope: &Scope, way: Way, text: &mut String) -> Outcome {
+        requirements::meet(&self.asks)?;
+        if self.needs.contains(&"build") || scope.deep && !self.needs.is_empty() {
             // Nothing is left to do in a gate; a deep part may be the first.
             tasks::build_tests()?;
         }
-        match self.work {
-            Work::Code(run) => run(scope),
-            Work::Lines(script) => run_lines(script, scope),
-        }
-    }
-
-    /// In this process; its end is written to this file.
-    pub(super) fn here(&self, scope: &Scope, to: &Path) -> Result<(), String> {
-        println!("\n=== {}: {}", self.name, self.about);
-        let begun = Instant::now();
-        let end = End::of(self.work(scope), in_ci());
-        println!("=== {} after {:.1} s: {end}", self.name, begun.elapsed().as_secs_f64());
-        write(to, end.to_string())
-    }
-
-    /// In a process of its own, whose output is shown while it comes or, if not, when it has ended; and `idle` in time that others leave.
-    pub(super) fn apart(&self, scope: &Scope, shown: bool, idle: bool) -> Row {
-        let begun = Instant::now();
-        let end = self.process(scope, shown, idle).unwrap_or_else(End::Failed);
-        Row { name: self.name.into(), took: begun.elapsed(), end }
-    }
-
-    fn process(&self, scope: &Scope, shown: bool, idle: bool) -> Result<End, String> {
         let scratch = Scratch::new("step")?;
-        let file = scratch.join("end");
-        let kind = if scope.deep { "deep" } else { "gate" };
-        let words = ["step", self.name, kind, &scope.seed.to_string(), &scope.hours.to_string()];
-        let task = if idle { Task::idle(own()?) } else { Task::new(own()?) };
-        let task = task.args(words).arg(&file).limit(self.limit(scope)).gentle();
-        ended(if shown { task.echo() } else { task }, shown, &file)
+        let task = self.task(&scratch, scope, way == Way::Idle)?.limit(self.limit(scope));
+        let ended = if way == Way::Shown { task.echo() } else { task }.start()?.finish();
+        if way != Way::Shown {
+            *text += &ended.output;
+        }
+        outcome(&ended)
+    }
+
+    /// Its commands in the workspace's root, with the variables that `steps.sh` names.
+    fn task(&self, scratch: &Scratch, scope: &Scope, idle: bool) -> Result<Task, String> {
+        let target = target();
+        let is_empty = self.commands.lines().all(|line| line.is_empty() || line.starts_with('#'));
+        let own_script = format!(". tools/steps/scripts/{}.sh\n", self.name);
+        let commands = if is_empty { &own_script } else { self.commands };
+        // A file: what failed is told with its command.
+        write(scratch.join("script"), [include_str!("../../scripts/prelude.sh"), commands].concat())?;
+        let part = |hands| match scope.deep {
+            true => String::new(),
+            false => format!("--partition=hash:{}/{hands}", scope.seed % hands + 1),
+        };
+        let task = if idle { Task::idle("sh") } else { Task::new("sh") }.gentle();
+        let task = task
+            .arg(scratch.join("script"))
+            .env("BUILT", &target)
+            .env("PYTHON", target.join("python/bin/python"))
+            // Modules are compiled once, also where the environment says otherwise.
+            .env("PYTHONDONTWRITEBYTECODE", "")
+            .env("COMITY", target.join("debug/comity"))
+            .env("TOOLBOX", own()?)
+            .env("WORK", scratch.join("."))
+            .env("SIZE", if scope.deep { "deep" } else { "gate" })
+            .env("HALF", part(2))
+            .env("QUARTER", part(4))
+            .env("HAND", (scope.seed % 4).to_string())
+            .env(scope::SEED, scope.seed.to_string());
+        Ok(if scope.deep { task.env(scope::DEEP, "1") } else { task })
     }
 }
 
-/// End that a step's process has written, or what became of the process.
-fn ended(task: Task, shown: bool, file: &Path) -> Result<End, String> {
-    let child = task.start()?.finish();
-    if !shown {
-        // One write, so that those of another step stay out of it.
-        print!("{}", child.output);
-    }
-    let end = fs::read_to_string(file).ok().and_then(|text| End::parse(&text));
-    match (end, child.failure) {
-        (Some(end), None) => Ok(end),
-        (_, Some(e)) if shown => Err(e),
-        (_, Some(e)) => Err(e.lines().next().unwrap_or_default().into()),
-        (None, None) => Err("it did not say what became of it".into()),
-    }
-}
-
-/// Run lines of `sh` in the workspace's root, after `scripts/prelude.sh`. They have the variables of the tests' scope and
-///
-/// - BUILT, PYTHON, COMITY, TOOLBOX, WORK: cargo's folder, the interpreter of the tests, the command, this program, a folder that goes away;
-/// - SIZE, HALF, QUARTER, HAND: nextest's profile, its flag for a gate's share of so many, a hand of four.
-fn run_lines(script: &str, scope: &Scope) -> Outcome {
-    let target = target();
-    let scratch = Scratch::new("lines")?;
-    // A file: what failed is told with its command.
-    write(scratch.join("script"), [include_str!("../../scripts/prelude.sh"), script].concat())?;
-    let task = Task::new("sh")
-        .arg(scratch.join("script"))
-        .env("BUILT", &target)
-        .env("PYTHON", target.join("python/bin/python"))
-        // Modules are compiled once, also where the environment says otherwise.
-        .env("PYTHONDONTWRITEBYTECODE", "")
-        .env("COMITY", target.join("debug/comity"))
-        .env("TOOLBOX", own()?)
-        .env("WORK", scratch.join("."))
-        .env("SIZE", if scope.deep { "deep" } else { "gate" })
-        .env("HALF", scope.part(2))
-        .env("QUARTER", scope.part(4))
-        .env("HAND", (scope.seed % 4).to_string());
-    let ended = scope.tell(task).limit(DEEP_LIMIT).echo().run();
-    let output = ended.map_err(|e| match e.split_once("/script` ") {
-        Some((_, how)) => format!("it {how}"),
-        None => e,
-    })?;
-    Ok(note(&output))
+/// Result of a step's commands, by their end. A line `=? WHY` says what is missing here.
+fn outcome(ended: &child::End) -> Outcome {
+    let output = &ended.output;
+    let Some(failure) = &ended.failure else {
+        let missing = output.lines().find_map(|l| l.strip_prefix("=? "));
+        return missing.map_or_else(|| Ok(note(output)), |why| Err(Why::Missing(why.into())));
+    };
+    let how = failure.split_once("/script` ").map_or(&**failure, |(_, how)| how);
+    Err(match format!("\n{output}").rsplit_once("\nxtask: ") {
+        // The whole reason of a step that is code of this program.
+        Some((_, why)) if how.starts_with("failed (") => why.trim_end().into(),
+        _ => format!("it {how}").into(),
+    })
 }
 
 /// Lines that begin with `=> `, and the number of tests; else the last line.
-pub(super) fn note(output: &str) -> String {
+fn note(output: &str) -> String {
     let mut words: Vec<_> = output.lines().filter_map(|l| Some(l.strip_prefix("=> ")?.to_owned())).collect();
     let tests = passed(output);
     if tests > 0 {
@@ -279,7 +254,7 @@ pub(super) fn note(output: &str) -> String {
 
 /// Number of tests in the last words of nextest (`Summary [1.2s] 9 tests run: 9 passed`), cargo's doctests (`test result: ok. 9 passed`)
 /// or pytest (`9 passed in 3.2s`, `9 passed, 1 warning in 3.2s`).
-pub(super) fn passed(output: &str) -> u64 {
+fn passed(output: &str) -> u64 {
     let pytest = |l: &str| l.contains(" passed in ") || l.contains(" passed, ");
     let last = |l: &&str| l.contains("Summary [") || l.starts_with("test result: ") || pytest(l);
     let number = |l: &str| l.split_once(" passed")?.0.rsplit(' ').next()?.parse::<u64>().ok();
@@ -311,30 +286,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steps_end_comes_back_whole_and_only_ci_needs_all() {
-        let scratch = Scratch::new("steps-test").unwrap();
-        let file = scratch.join("end");
-        for end in [End::Passed("2: 3".into()), End::NotRun("no".into()), End::Failed("a\nb".into())] {
-            fs::write(&file, end.to_string()).unwrap();
-            assert_eq!(ended(Task::sh("seq 30"), false, &file), Ok(end));
+    fn every_word_of_the_list_is_understood() {
+        let names: Vec<_> = STEPS.iter().map(|s| s.name).collect();
+        for (at, step) in STEPS.iter().enumerate() {
+            assert!(!step.about.is_empty() && !names[..at].contains(&step.name), "{step:?}");
+            assert!(step.is_deep || step.place.is_some_and(|_| step.usual > 0), "{step:?}");
+            assert!(step.needs.iter().chain(&step.with).all(|name| names.contains(name)), "{step:?}");
+            assert_eq!(
+                step.asks.iter().find(|ask| requirements::known(ask).is_none()),
+                None,
+                "{}",
+                step.name
+            );
         }
-        let died = |shown| ended(Task::sh("echo so far; exit 3"), shown, &file).unwrap_err();
-        assert!(died(true).contains("so far") && died(false).contains("exit status: 3"));
-        assert!(ended(Task::sh("true"), true, &scratch.join("none")).unwrap_err().contains("did not say"));
-        let missing = |in_ci| End::of(Err(Why::Missing("x".into())), in_ci);
-        assert_eq!([missing(true), missing(false)], [End::Failed("x".into()), End::NotRun("x".into())]);
-        assert_eq!(End::of(Err(Why::NotHere("x".into())), true), End::NotRun("x".into()));
     }
 
     #[test]
-    fn lines_that_fail_are_told_by_their_last_words() {
-        let scope = Scope { seed: 6, deep: false, hours: 0.0 };
-        assert_eq!(run_lines("echo \"=> $HAND $SIZE $COMITY_TEST_SEED\"", &scope).unwrap(), "2 gate 6");
-        for script in ["says b echo a", "echo it did not say; false; echo on"] {
-            let Err(Why::Failed(why)) = run_lines(script, &scope) else { panic!("{script}") };
+    fn a_step_ends_as_its_commands_say() {
+        let scope = Scope { seed: 6, deep: false };
+        let end = |commands| Step { name: "x", commands, ..Step::default() }.run(&scope, Way::Hidden).end;
+        assert_eq!(end("echo \"=> $HAND $SIZE $COMITY_TEST_SEED\""), End::Passed("2 gate 6".into()));
+        assert_eq!(end("echo; echo '=? no nightly'"), Err(Why::Missing("no nightly".into())).into());
+        assert_eq!(end("echo a; echo 'xtask: b:\nc' >&2; exit 3"), End::Failed("b:\nc".into()));
+        for commands in ["says b echo a", "echo it did not say; false; echo on"] {
+            let End::Failed(why) = end(commands) else { panic!("{commands}") };
             assert!(why.starts_with("it failed (exit status: 1)") && why.contains("it did not say"), "{why}");
             assert!(!why.contains("echo on") && !why.ends_with("\non"), "{why}");
         }
+        let End::Failed(why) = end("") else { panic!("there is no scripts/x.sh") };
+        assert!(why.contains("x.sh"), "{why}");
+    }
+
+    #[test]
+    fn only_ci_needs_all() {
+        let missing = End::from(Err(Why::Missing("x".into())));
+        assert_eq!(missing, if in_ci() { End::Failed("x".into()) } else { End::NotRun("x".into()) });
+        assert_eq!(End::from(Err(Why::NotHere("x".into()))), End::NotRun("x".into()));
     }
 
     #[test]

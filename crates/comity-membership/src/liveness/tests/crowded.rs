@@ -26,10 +26,8 @@ fn time_in_which_this_process_had_no_turn_is_nobodys_silence() {
         let now = zero + ms(i * 2400);
         l.hear(2, now, None);
         l.beats(now);
-        for v in l.tick_at(now) {
-            if let Verdict::Dead { rank, .. } = v {
-                assert_eq!(found.replace((rank, i * 2400)), None, "one, once");
-            }
+        for rank in l.dead_at(now) {
+            assert_eq!(found.replace((rank, i * 2400)), None, "one, once");
         }
     }
     assert_eq!(found, Some((1, 21_600)), "at the first look after 20 s");
@@ -44,11 +42,7 @@ fn given_up(beats: &[(usize, u64)], until: u64) -> Vec<(usize, u64)> {
         for (rank, _) in beats.iter().filter(|(_, beat)| *beat == at) {
             l.hear(*rank, zero + ms(at), Some(0));
         }
-        for verdict in l.tick_at(zero + ms(at)) {
-            if let Verdict::Dead { rank, .. } = verdict {
-                dead.push((rank, at));
-            }
-        }
+        dead.extend(l.dead_at(zero + ms(at)).into_iter().map(|rank| (rank, at)));
     }
     dead
 }

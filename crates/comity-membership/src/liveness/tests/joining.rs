@@ -36,7 +36,7 @@ fn nobody_is_judged_while_any_rank_connects() {
     l.begin(2, zero + ms(30_000));
     let dead = (120..200).map(|i| i * 250).find(|t| {
         l.hear(2, zero + ms(*t), None);
-        l.tick_at(zero + ms(*t)).iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
+        l.dead_at(zero + ms(*t)) == [1]
     });
     assert!(dead.is_some_and(|t| (33_750..=35_250).contains(&t)), "{dead:?}");
 }
@@ -47,10 +47,7 @@ fn whoever_never_beats_is_judged_in_the_end() {
     let zero = Instant::now();
     let mut l = Liveness::new(2, Some(ms(5000)));
     l.meet(1, zero);
-    let dead = (0..1300).map(|i| i * 250).find(|t| {
-        let verdicts = l.tick(zero + ms(*t), zero + ms(*t));
-        verdicts.iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
-    });
+    let dead = (0..1300).map(|i| i * 250).find(|t| l.dead_at(zero + ms(*t)) == [1]);
     assert_eq!(dead, Some(305_000));
 }
 
@@ -73,11 +70,7 @@ fn each_rank_that_arrives_renews_the_five_minutes() {
                 l.begin(rank as usize, now);
             }
         }
-        for verdict in l.tick_at(now) {
-            if let Verdict::Dead { rank, .. } = verdict {
-                dead.push((rank, at));
-            }
-        }
+        dead.extend(l.dead_at(now).into_iter().map(|rank| (rank, at)));
         assert!(at > minutes(69) || l.asks(now).is_empty(), "asks at {at:?}");
         at += TICK;
     }
@@ -98,7 +91,7 @@ fn silence_counts_from_when_the_last_has_begun() {
     l.begin(2, zero + ms(900));
     let dead = (4..40).map(|i| i * 225).find(|t| {
         l.hear(2, zero + ms(*t), None);
-        l.tick_at(zero + ms(*t)).iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
+        l.dead_at(zero + ms(*t)) == [1]
     });
     assert_eq!(dead, Some(6075));
     // One that ends while it joins is waited for no longer.
@@ -118,9 +111,7 @@ fn own_sleep_is_no_part_of_the_five_minutes() {
     let zero = Instant::now();
     l.meet(1, zero);
     let dead = |l: &mut Liveness, from: u64, to: u64| {
-        (from * 2..to * 2).find(|i| {
-            l.tick_at(zero + TICK * *i as u32).iter().any(|v| matches!(v, Verdict::Dead { rank: 1, .. }))
-        })
+        (from * 2..to * 2).find(|i| l.dead_at(zero + TICK * *i as u32) == [1])
     };
     assert_eq!(dead(&mut l, 0, 100), None);
     assert_eq!(dead(&mut l, 3700, 3899), None);

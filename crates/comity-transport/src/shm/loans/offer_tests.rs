@@ -2,8 +2,8 @@
 
 use super::super::ShmLink;
 use super::{
-    pull_tests::{take_access, through_the_ring},
-    tests::Ends,
+    pull_tests::take_access,
+    tests::{Ends, no_loans, through_the_ring},
     *,
 };
 use crate::{
@@ -105,8 +105,7 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
         assert!(&place[..4] == b"head" && place[4..] == memory);
     }
     let mut lender = Lender::new(Pull::From(LEAST_GAIN));
-    // SAFETY: atomic integers, for which zeros are values.
-    let board: Board = unsafe { std::mem::zeroed() };
+    let board = no_loans();
     board.borrower.0.own.store(MAPPED, Relaxed);
     let (near, _far) = UnixStream::pair().unwrap();
     let offered: Vec<u32> = (0..300)
@@ -125,8 +124,7 @@ fn a_message_that_nobody_waits_for_is_copied_and_fewer_are_offered() {
 
 #[test]
 fn what_cannot_be_read_goes_through_the_ring_and_is_asked_anew_after_a_time() {
-    // SAFETY: atomic integers, for which zeros are values.
-    let board: Board = unsafe { std::mem::zeroed() };
+    let board = no_loans();
     board.borrower.0.own.store(MAPPED, Relaxed);
     let (near, _far) = UnixStream::pair().unwrap();
     let map = crate::sys::Mapping::private(LONG).unwrap();

@@ -3,7 +3,7 @@
 use super::super::ShmLink;
 use super::{
     NO_READS,
-    tests::{Ends, LONG, Lent, keeps_order, offer},
+    tests::{Ends, LONG, Lent, carry, is_an_error, keeps_order, no_loans, offer, through_the_ring},
     try_to_read, *,
 };
 use crate::{
@@ -16,21 +16,6 @@ const PULL: Pull = Pull::From(LEAST_LOAN);
 
 fn pair() -> Ends {
     ShmLink::pair_with(LinkKind::Local, PULL).unwrap()
-}
-
-/// Through the ring, all of it.
-pub(super) fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8], stays: Stays) {
-    a.announce(body.len(), false, stays);
-    let mut place = vec![0; body.len()];
-    let mut put = 0;
-    let mut got = 0;
-    eventually("a message", || {
-        put += a.put(&[], &body[put..]).unwrap();
-        assert_eq!(a.lent(), Ok(0));
-        got += b.take(&mut place[got..]).unwrap();
-        (got == body.len()).then_some(())
-    });
-    assert!(place == body);
 }
 
 /// Two ends that have tried it.
@@ -99,18 +84,13 @@ fn messages_of_all_ways_keep_their_order() {
 
 #[test]
 fn what_is_read_after_a_lender_gave_up_is_an_error() {
-    for by_take in [true, false] {
-        let mut memory = bytes(0, LONG);
-        let (mut a, mut b) = met(&memory);
-        offer(a.as_mut(), &[], &memory).unwrap();
-        assert!(b.take(&mut [0; 1000]).unwrap() > 0);
-        let n = b.peek(1).unwrap().len();
-        a.revoke();
-        memory.fill(0);
-        let error = if by_take { b.take(&mut [0; 1000]).unwrap_err() } else { b.still_holds(n).unwrap_err() };
-        assert_eq!(error, taken_back());
-        assert_eq!(b.put(&[1], &[]), Err(error), "and stays");
-    }
+    is_an_error(
+        || {
+            let memory = bytes(0, LONG);
+            (met(&memory), memory)
+        },
+        |memory| memory,
+    );
 }
 
 #[test]
@@ -178,17 +158,7 @@ fn unless_told_only_what_gains_by_it_is_read() {
     let memory = bytes(0, LONG);
     let send = |a: &mut dyn Link, b: &mut dyn Link, stays| {
         a.announce(LONG, true, stays);
-        let mut place = vec![0; LONG];
-        let mut put = 0;
-        let mut got = 0;
-        let before = a.lent_in_all();
-        eventually("a message", || {
-            put += a.put(&[], &memory[put..]).unwrap();
-            got += b.take(&mut place[got..]).unwrap();
-            (got == LONG && a.lent() == Ok(0)).then_some(())
-        });
-        assert!(place == memory);
-        (a.lent_in_all() - before) as usize
+        carry((a, b), &memory)
     };
     let lent = [Stays::Yes, Stays::Pulled, Stays::No, Stays::Yes, Stays::Pulled]
         .map(|stays| send(a.as_mut(), b.as_mut(), stays));
@@ -197,8 +167,7 @@ fn unless_told_only_what_gains_by_it_is_read() {
 
 #[test]
 fn where_the_ring_is_quicker_few_messages_are_read() {
-    // SAFETY: atomic integers, for which zeros are values.
-    let board: Board = unsafe { std::mem::zeroed() };
+    let board = no_loans();
     board.borrower.0.own.store(MAPPED, Relaxed);
     let (near, _far) = UnixStream::pair().unwrap();
     let memory = bytes(0, LONG);
@@ -232,18 +201,8 @@ fn who_reads_says_which_way_is_quicker() {
     let mut lent = 0;
     eventually("both ways", || {
         board.borrower.0.is_dear.store(2, Relaxed);
-        let before = a.lent_in_all();
-        let mut put = 0;
-        let mut got = 0;
-        let mut place = vec![0; LONG];
         a.announce(LONG, true, Stays::Pulled);
-        eventually("a message", || {
-            put += a.put(&[], &memory[put..]).unwrap();
-            got += b.take(&mut place[got..]).unwrap();
-            (got == LONG && a.lent() == Ok(0)).then_some(())
-        });
-        assert!(place == memory);
-        lent += u32::from(a.lent_in_all() > before);
+        lent += carry((a.as_mut(), b.as_mut()), &memory);
         (lent > 0 && board.borrower.0.is_dear.load(Relaxed) < 2).then_some(())
     });
 }
@@ -282,8 +241,7 @@ fn what_the_peer_is_told_at_once_is_heard_in_order() {
 
 #[test]
 fn another_process_with_the_same_number_is_not_taken_for_the_peer() {
-    // SAFETY: atomic integers, for which zeros are values.
-    let board: Board = unsafe { std::mem::zeroed() };
+    let board = no_loans();
     let (near, _far) = UnixStream::pair().unwrap();
     let number = [7u64, 8];
     board.lender.0.nonce_at.store(number.as_ptr() as u64, Relaxed);

@@ -48,19 +48,36 @@ pub(super) fn offer(link: &mut dyn Link, head: &[u8], body: &[u8]) -> Result<usi
     Ok(done)
 }
 
-/// Have the peer map the memory: the first message goes through the ring.
-fn meet(a: &mut dyn Link, b: &mut dyn Link, memory: &mut Lent) {
-    let body = &memory.all()[..LEAST_LOAN];
-    a.announce(body.len(), false, Stays::Yes);
+/// Put all of a message that was announced, take it at the other end, and wait until nothing is lent; how many bytes were.
+pub(super) fn carry((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8]) -> usize {
     let mut place = vec![0; body.len()];
     let mut put = 0;
     let mut got = 0;
-    eventually("the first message", || {
+    let before = a.lent_in_all();
+    eventually("a message", || {
         put += a.put(&[], &body[put..]).unwrap();
         got += b.take(&mut place[got..]).unwrap();
-        (got == body.len()).then_some(())
+        (got == body.len() && a.lent() == Ok(0)).then_some(())
     });
-    assert_eq!(a.lent(), Ok(0), "the peer had nothing mapped yet");
+    assert!(place == body);
+    (a.lent_in_all() - before) as usize
+}
+
+/// Through the ring, all of it.
+pub(super) fn through_the_ring((a, b): (&mut dyn Link, &mut dyn Link), body: &[u8], stays: Stays) {
+    a.announce(body.len(), false, stays);
+    assert_eq!(carry((a, b), body), 0);
+}
+
+/// Have the peer map the memory, which it does by the first message.
+fn meet(a: &mut dyn Link, b: &mut dyn Link, memory: &mut Lent) {
+    through_the_ring((a, b), &memory.all()[..LEAST_LOAN], Stays::Yes);
+}
+
+/// Loans of nothing yet.
+pub(super) fn no_loans() -> Board {
+    // SAFETY: atomic integers, for which zeros are values.
+    unsafe { std::mem::zeroed() }
 }
 
 /// Two ends over memory that both know, which holds the bytes of a stream.
@@ -192,19 +209,30 @@ pub(super) fn keeps_order((mut a, mut b): Ends) {
     assert!(lent > 20, "only {lent} times");
 }
 
-#[test]
-fn what_is_read_after_a_lender_gave_up_is_an_error() {
+/// Check that what is read of such memory after its lender gave up is an error.
+pub(super) fn is_an_error<M>(met: impl Fn() -> (Ends, M), all: fn(&mut M) -> &mut [u8]) {
     for by_take in [true, false] {
-        let (mut a, mut b, mut memory) = met();
-        offer(a.as_mut(), &[], memory.all()).unwrap();
+        let ((mut a, mut b), mut memory) = met();
+        offer(a.as_mut(), &[], all(&mut memory)).unwrap();
         assert!(b.take(&mut [0; 1000]).unwrap() > 0);
         let n = b.peek(1).unwrap().len();
         a.revoke();
-        memory.all().fill(0);
+        all(&mut memory).fill(0);
         let error = if by_take { b.take(&mut [0; 1000]).unwrap_err() } else { b.still_holds(n).unwrap_err() };
         assert_eq!(error, taken_back());
         assert_eq!(b.put(&[1], &[]), Err(error), "and stays");
     }
+}
+
+#[test]
+fn what_is_read_after_a_lender_gave_up_is_an_error() {
+    is_an_error(
+        || {
+            let (a, b, memory) = met();
+            ((a, b), memory)
+        },
+        Lent::all,
+    );
     // Nothing is lent: nothing is said.
     let (mut a, mut b, _memory) = met();
     a.revoke();
@@ -279,8 +307,7 @@ fn regions_that_are_gone_are_forgotten_and_others_take_their_place() {
 
 #[test]
 fn a_peer_that_writes_nonsense_is_caught() {
-    // SAFETY: atomic integers, for which zeros are values.
-    let board: Board = unsafe { std::mem::zeroed() };
+    let board = no_loans();
     let (_map, fd) = crate::sys::Mapping::create(8192).unwrap();
     let show = |entry: [u64; 4]| {
         let e = &board.entries[0];

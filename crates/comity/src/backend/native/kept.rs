@@ -75,14 +75,20 @@ impl NativeBackend {
 
     /// Have the schedule of `call` stand last of those kept, made anew where there is none: the first to go is the one not used longest.
     #[inline]
-    pub(super) fn come_last(&mut self, key: ScheduleKey, call: &Call<'_>) {
+    pub(super) fn come_last(&mut self, key: &ScheduleKey, call: &Call<'_>) {
         let plain = call.counts.is_empty();
-        match self.kept.iter().rposition(|k| plain && k.key == key) {
-            // Mostly it stands there already.
-            Some(i) if i + 1 == self.kept.len() => {}
+        let stands_last = plain && self.kept.last().is_some_and(|kept| kept.key == *key);
+        if !stands_last {
+            self.bring_last(key, call);
+        }
+    }
+
+    fn bring_last(&mut self, key: &ScheduleKey, call: &Call<'_>) {
+        let plain = call.counts.is_empty();
+        match self.kept.iter().rposition(|kept| plain && kept.key == *key) {
             Some(i) => self.kept[i..].rotate_left(1),
             None => {
-                let new = self.prepare(key, call);
+                let new = self.prepare(*key, call);
                 if self.kept.len() == KEPT {
                     self.kept.remove(0);
                 }

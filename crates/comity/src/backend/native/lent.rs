@@ -90,14 +90,13 @@ pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::{super::NativeBackend, *};
+    use super::{super::tests::ranks, *};
     use crate::{
         CallInfo, DType, Op, ReduceOp, SharedBuffer,
         backend::{Backend, Bufs, Call},
-        links::LocalWorld,
         sys::SharedMemory,
     };
-    use std::{sync::Arc, thread, time::Duration};
+    use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(60);
     /// Not whole segments.
@@ -108,46 +107,34 @@ mod tests {
 
     /// Does all_reduces by two-phase on threads: with buffers that peers read in those calls that `lends` (rank, call) says.
     fn run(size: usize, calls: usize, lends: impl Fn(usize, usize) -> bool + Sync) -> Vec<LentCheck> {
-        thread::scope(|s| {
-            let ranks = LocalWorld::all(size).into_iter().enumerate().map(|(rank, world)| {
-                let lends = &lends;
-                s.spawn(move || {
-                    let mut native =
-                        NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
-                    native.prefer(Some(Algorithm::TwoPhase));
-                    let memory = SharedMemory::new(COUNT * 4).unwrap();
-                    let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);
-                    let mut private = vec![0.0; COUNT];
-                    let mut pieces = Vec::new();
-                    let mut first = Vec::new();
-                    let mut same = true;
-                    for seq in 1..=calls {
-                        let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
-                        x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));
-                        let info = CallInfo::new(Op::AllReduce).with(|c| {
-                            c.seq = seq as u64;
-                            c.count = COUNT;
-                            c.dtype = Some(DType::F32);
-                            c.reduce = Some(ReduceOp::Sum);
-                        });
-                        let bufs = Bufs::InPlace((&mut *x).into());
-                        native
-                            .run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG)
-                            .unwrap();
-                        let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();
-                        if seq == 1 {
-                            first.clone_from(&bits);
-                        }
-                        same &= bits == first;
-                        pieces.push(native.kept.last().unwrap().key.in_one_piece);
-                    }
-                    let digest = native.members().status.ledger().digest(calls as u64).1;
-                    assert!(digest.is_some());
-                    (pieces, same, digest)
-                })
-            });
-            let ranks: Vec<_> = ranks.collect();
-            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        ranks(size, Some(Algorithm::TwoPhase), |rank, mut native| {
+            let memory = SharedMemory::new(COUNT * 4).unwrap();
+            let mut shared = SharedBuffer::<f32>::shared(COUNT, memory);
+            let mut private = vec![0.0; COUNT];
+            let mut pieces = Vec::new();
+            let mut first = Vec::new();
+            let mut same = true;
+            for seq in 1..=calls {
+                let x = if lends(rank, seq) { &mut shared[..] } else { &mut private[..] };
+                x.iter_mut().enumerate().for_each(|(i, x)| *x = 1.1_f32.powi((i % 50 + rank) as i32));
+                let info = CallInfo::new(Op::AllReduce).with(|c| {
+                    c.seq = seq as u64;
+                    c.count = COUNT;
+                    c.dtype = Some(DType::F32);
+                    c.reduce = Some(ReduceOp::Sum);
+                });
+                let bufs = Bufs::InPlace((&mut *x).into());
+                native.run(Call { info, bufs, counts: &[], recv_counts: &[], whole: None }, LONG).unwrap();
+                let bits: Vec<u32> = x.iter().map(|x| x.to_bits()).collect();
+                if seq == 1 {
+                    first.clone_from(&bits);
+                }
+                same &= bits == first;
+                pieces.push(native.kept.last().unwrap().key.in_one_piece);
+            }
+            let digest = native.members().status.ledger().digest(calls as u64).1;
+            assert!(digest.is_some());
+            (pieces, same, digest)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Calls that the engine makes without a schedule's bookkeeping: the same results as with it, however the ranks come to them.
 
 use super::*;
-use crate::{DType, ReduceOp, links::LocalWorld, view::ViewMut};
+use crate::{DType, ReduceOp, engine::tests::each, links::LocalWorld, view::ViewMut};
 use std::thread;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -9,27 +9,15 @@ const LONG: Duration = Duration::from_secs(60);
 const BOTH: [Option<Algorithm>; 2] = [Some(Algorithm::Direct), Some(Algorithm::Doubling)];
 
 /// Each rank of `size`, on a thread.
-fn ranks<T: Send>(
+pub(super) fn ranks<T: Send>(
     size: usize,
     algorithm: Option<Algorithm>,
-    each: impl Fn(usize, NativeBackend) -> T + Sync,
+    f: impl Fn(usize, NativeBackend) -> T + Sync,
 ) -> Vec<T> {
-    let worlds = LocalWorld::all(size);
-    thread::scope(|s| {
-        let all: Vec<_> = worlds
-            .into_iter()
-            .enumerate()
-            .map(|(rank, world)| {
-                let each = &each;
-                s.spawn(move || {
-                    let mut native =
-                        NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
-                    native.prefer(algorithm);
-                    each(rank, native)
-                })
-            })
-            .collect();
-        all.into_iter().map(|t| t.join().unwrap()).collect()
+    each(LocalWorld::all(size).into_iter().enumerate(), |(rank, world)| {
+        let mut native = NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
+        native.prefer(algorithm);
+        f(rank, native)
     })
 }
 

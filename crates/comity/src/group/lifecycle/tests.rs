@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     Config, Key, LinkKind, ReduceOp,
-    engine::tests::hooked::{HookedWorld, Opening},
+    engine::tests::{
+        each,
+        hooked::{HookedWorld, Opening},
+    },
     rendezvous::Store,
     status::World,
 };
@@ -30,15 +33,6 @@ fn held(n: usize, before: impl Fn(usize) -> Result<()> + Send + Sync + 'static) 
     });
     let worlds = HookedWorld::all(n, &opening).into_iter();
     worlds.map(|w| Group::open(0, Arc::new(w), Arc::default(), LONG, LONG).unwrap()).collect()
-}
-
-/// Run `f` as each of the ranks, at the same time.
-fn each<T: Send>(groups: &[Group], f: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || f(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
 }
 
 fn aborted(e: &Error, rank: usize, words: &str) -> bool {
@@ -127,14 +121,9 @@ fn give_up_at_once(kind: LinkKind) {
     let n = 3;
     let key = || Key::from([7; 32]);
     let store = Store::start((Ipv4Addr::LOCALHOST, 0).into(), n, &key(), "split", LONG).unwrap();
-    let at = store.addr().to_string();
-    let join = |r: usize| {
-        let config = Config::new(r, n).store(&at).unwrap().job("split").key(key());
+    let groups = each(0..n, |r| {
+        let config = Config::new(r, n).store(&store.addr().to_string()).unwrap().job("split").key(key());
         config.links([kind]).join_timeout(LONG).connect().unwrap()
-    };
-    let groups: Vec<Group> = thread::scope(|s| {
-        let ranks: Vec<_> = (0..n).map(|r| s.spawn(move || join(r))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
     });
     each(&groups, |g| {
         for i in 0..30 {

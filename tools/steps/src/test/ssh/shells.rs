@@ -3,20 +3,11 @@
 use super::{Net, loses_a_rank};
 use crate::test::{
     jobs::{has, timed},
-    requirements::Ask,
     scope::Scope,
     ssh::net::Cabling,
     step::Outcome,
 };
 use tasks::place::{Scratch, program, read};
-
-pub(in crate::test) const ASKS: &[Ask] = &[
-    Ask::Linux,
-    Ask::Root,
-    Ask::Program("ssh", "openssh-client"),
-    Ask::Program("fish", "fish"),
-    Ask::Program("tcsh", "tcsh"),
-];
 
 /// Words that mean something in one of these shells.
 const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "back\\slash ; & | < >"];

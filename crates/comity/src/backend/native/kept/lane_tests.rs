@@ -1,8 +1,8 @@
 //! Calls that lanes carry: the bits of the plain path, and the promises of every call.
 
 use super::super::*;
-use crate::{DType, ReduceOp, View, ViewMut, links::LocalWorld};
-use std::{sync::Barrier, thread};
+use crate::{DType, ReduceOp, View, ViewMut, engine::tests::each, links::LocalWorld};
+use std::sync::Barrier;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Not whole windows or cache lines.
@@ -11,35 +11,26 @@ const COUNT: usize = (1 << 16) + 1001;
 /// Each rank of `size`, on a thread, told so many lanes.
 fn ranks<T: Send>(
     size: usize,
-    lanes: impl Fn(usize) -> usize,
-    each: impl Fn(usize, NativeBackend) -> T + Sync,
+    lanes: impl Fn(usize) -> usize + Sync,
+    f: impl Fn(usize, NativeBackend) -> T + Sync,
 ) -> Vec<T> {
-    ranks_on(&vec![0; size], lanes, each)
+    ranks_on(&vec![0; size], lanes, f)
 }
 
 /// The same, with the host of each rank.
 fn ranks_on<T: Send>(
     hosts: &[usize],
-    lanes: impl Fn(usize) -> usize,
-    each: impl Fn(usize, NativeBackend) -> T + Sync,
+    lanes: impl Fn(usize) -> usize + Sync,
+    f: impl Fn(usize, NativeBackend) -> T + Sync,
 ) -> Vec<T> {
-    let size = hosts.len();
-    let worlds = LocalWorld::all(size);
-    thread::scope(|s| {
-        let one = |(rank, mut world): (usize, LocalWorld)| {
-            let each = &each;
-            world.lanes = Some(lanes(rank));
-            world.hosts = hosts.to_vec();
-            s.spawn(move || {
-                let mut native = NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
-                if hosts.contains(&1) {
-                    native.prefer(Some(Algorithm::Hierarchy));
-                }
-                each(rank, native)
-            })
-        };
-        let all: Vec<_> = worlds.into_iter().enumerate().map(one).collect();
-        all.into_iter().map(|t| t.join().unwrap()).collect()
+    each(LocalWorld::all(hosts.len()).into_iter().enumerate(), |(rank, mut world)| {
+        world.lanes = Some(lanes(rank));
+        world.hosts = hosts.to_vec();
+        let mut native = NativeBackend::open_all(Arc::new(world), 0, Arc::default(), LONG).unwrap();
+        if hosts.contains(&1) {
+            native.prefer(Some(Algorithm::Hierarchy));
+        }
+        f(rank, native)
     })
 }
 

@@ -13,6 +13,15 @@ fn claim(config: &Config, host: &str, pid: u32) -> Result<(StoreClient, Table)> 
     Ok((meeting, table))
 }
 
+/// Rank `rank` of two on host `host`, which listens at `reach`, connects with nobody, and stays until the other has given up.
+fn stays(rank: usize, at: SocketAddr, host: &str, pid: u32, reach: SocketAddr) {
+    let (mut meeting, _) = find_store(&config(rank, 2, at)).unwrap();
+    let _ = meeting.join(facts_of(host, pid, vec![reach]));
+    while meeting.hear().is_ok_and(|open| open) {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn words<T>(result: Result<T>) -> String {
     result.err().expect("an error").to_string()
 }
@@ -245,16 +254,8 @@ fn a_rank_to_which_there_is_no_way_is_told_of_at_once_and_without_a_time() {
     let at = store.addr();
     let begun = Instant::now();
     let e = thread::scope(|s| {
-        s.spawn(move || {
-            let (mut meeting, _) = find_store(&config(0, 2, at)).unwrap();
-            // No connection goes to all hosts of a network.
-            let nowhere = ([255, 255, 255, 255], 1).into();
-            let _ = meeting.join(facts_of("a", 10, vec![nowhere]));
-            // It stays until the other has given up.
-            while meeting.hear().is_ok_and(|open| open) {
-                thread::sleep(Duration::from_millis(5));
-            }
-        });
+        // No connection goes to all hosts of a network.
+        s.spawn(move || stays(0, at, "a", 10, ([255, 255, 255, 255], 1).into()));
         words(join_job(&config(1, 2, at)))
     });
     assert!(e.contains("could not be reached at 255.255.255.255:1 from rank 1 on host "), "{e}");
@@ -273,13 +274,7 @@ fn a_rank_that_joined_and_does_not_connect_is_named_with_the_address_that_it_may
     let at = store.addr();
     let limit = Duration::from_secs(3);
     let e = thread::scope(|s| {
-        let far = s.spawn(move || {
-            let (mut meeting, _) = find_store(&config(1, 2, at)).unwrap();
-            let _ = meeting.join(facts_of("b", 11, vec![(LOOPBACK, 1).into()]));
-            while meeting.hear().is_ok_and(|open| open) {
-                thread::sleep(Duration::from_millis(5));
-            }
-        });
+        let far = s.spawn(move || stays(1, at, "b", 11, (LOOPBACK, 1).into()));
         let e = words(join_job(&config(0, 2, at).join_timeout(limit)));
         far.join().unwrap();
         e

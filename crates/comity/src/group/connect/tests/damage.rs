@@ -1,7 +1,7 @@
 //! A world in which something between two ranks damages what passes: every rank's error names the link, and nobody hangs.
 
 use super::*;
-use crate::{Algorithm, Detection, Group, ReduceOp};
+use crate::{Algorithm, Detection, Protection, ReduceOp};
 
 /// Damage to the byte of this number on its way.
 #[derive(Clone, Copy, Debug)]
@@ -61,22 +61,25 @@ fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) {
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
+/// `n` ranks over TCP, each on a host of its own.
+fn on_hosts(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> Vec<Arc<Endpoint>> {
+    world(n, |c| {
+        let host = ["a", "b", "c"][c.rank()];
+        adapt(c.host_name(host).links([LinkKind::Tcp]))
+    })
+}
+
 /// Returns the error of each of three ranks when the connection of ranks 0 and 1 suffers `harm`, with its delay, and the address by which
 /// rank 1 knew rank 0.
 fn errors(harm: Harm, back: bool, count: usize) -> (Vec<(String, Duration)>, SocketAddr) {
-    let store = store(3, LONG);
     // Only what is lost without a trace takes the limit on silence to be found: the longer one is for the machine's sake.
     let detection = if matches!(harm, Harm::Lose(_)) { Detection::Fast } else { Detection::Normal };
-    let mut all = each(0..3, |r| {
-        let c = config(r, 3, store.addr()).host_name(["a", "b", "c"][r]).links([LinkKind::Tcp]);
-        // Each pair has something to say both ways; in a ring rank 1 says nothing to rank 0.
-        join_job(&c.detection(detection).algorithm(Algorithm::TwoPhase)).unwrap()
-    });
+    // Each pair has something to say both ways; in a ring rank 1 says nothing to rank 0.
+    let mut all = on_hosts(3, |c| c.detection(detection).algorithm(Algorithm::TwoPhase));
     let at = between(all[0].card_of(0).addrs[0].at, harm, back);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     let told = each(0..3, |r| {
-        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        let group = Group::open(0, world, Arc::default(), LONG, LONG).unwrap();
+        let group = group(&all[r]);
         let begun = Instant::now();
         let mut x = vec![0u32; count];
         let error = (0..10_000).find_map(|_| {
@@ -120,16 +123,11 @@ fn a_connection_that_is_cut_is_an_error_on_all_ranks() {
 
 #[test]
 fn a_slow_connection_is_not_taken_for_a_broken_one() {
-    let store = store(2, LONG);
-    let mut all = each(0..2, |r| {
-        let c = config(r, 2, store.addr()).host_name(["a", "b"][r]).links([LinkKind::Tcp]);
-        join_job(&c.detection(Detection::Fast).secure(crate::Protection::Data)).unwrap()
-    });
+    let mut all = on_hosts(2, |c| c.detection(Detection::Fast).secure(Protection::Data));
     let at = between(all[0].card_of(0).addrs[0].at, Harm::Slow(1000), true);
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, at);
     each(0..2, |r| {
-        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        let group = Group::open(0, world, Arc::default(), LONG, LONG).unwrap();
+        let group = group(&all[r]);
         // One sealed frame, of which nothing can be given out for longer than a connection may be quiet in the middle of one.
         let mut x = vec![r as u8; 30_000];
         group.broadcast(&mut x, 0).unwrap();

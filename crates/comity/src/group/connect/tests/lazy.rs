@@ -1,15 +1,12 @@
 //! Links that are made when a call first needs them.
 
 use super::*;
-use crate::{Detection, Group, ReduceOp};
+use crate::{Detection, ReduceOp};
 
 /// The groups of `n` ranks of one host, or of the hosts named, which make links as they need them.
 fn groups(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> (Vec<Arc<Endpoint>>, Vec<Group>) {
     let all = world(n, |c| adapt(c.connect_when(ConnectTiming::Needed)));
-    let groups = each(0..n, |r| {
-        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(0, world, Arc::default(), LONG, LONG).unwrap()
-    });
+    let groups = each(0..n, |r| group(&all[r]));
     (all, groups)
 }
 
@@ -147,10 +144,7 @@ fn a_link_to_a_rank_that_listens_nowhere_fails_within_the_join_limit() {
     let nobody = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
     Arc::get_mut(&mut all[1]).unwrap().readdress(0, nobody);
     let begun = Instant::now();
-    let errors = each(0..2, |r| {
-        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(0, world, Arc::default(), LONG, LONG).unwrap().barrier().unwrap_err().to_string()
-    });
+    let errors = each(0..2, |r| group(&all[r]).barrier().unwrap_err().to_string());
     let both = |e: &String| e.contains(&nobody.to_string()) && e.contains("rank 0") && e.contains("rank 1");
     assert!(errors.iter().all(both), "{errors:?}");
     assert!(begun.elapsed() < limit * 3, "{:?}", begun.elapsed());

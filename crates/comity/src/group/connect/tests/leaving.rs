@@ -1,7 +1,7 @@
 //! Groups whose members leave as soon as they have made their own links, while others still make theirs.
 
 use super::*;
-use crate::{Detection, Group, ReduceOp};
+use crate::{Detection, ReduceOp};
 use comity_membership::RESENT;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -9,10 +9,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// `rank` of `n` over TCP, which gives up who is silent for [`LIMIT`], and its group of all.
 fn limited(n: usize) -> (Vec<Arc<Endpoint>>, Vec<Group>) {
     let all = world(n, |c| c.links([LinkKind::Tcp]).detection(Detection::After(LIMIT)));
-    let groups = each(0..n, |r| {
-        let world: Arc<dyn World> = Arc::clone(&all[r]) as _;
-        Group::open(0, world, Arc::default(), LONG, LONG).unwrap()
-    });
+    let groups = each(0..n, |r| group(&all[r]));
     (all, groups)
 }
 
@@ -66,11 +63,26 @@ fn a_member_that_left_and_owes_nothing_is_not_named() {
     });
 }
 
-fn open_and_leave(link: LinkKind, rounds: u64) {
+#[test]
+fn members_may_leave_at_once_over_shared_memory() {
+    leave_at_once(LinkKind::Shm);
+}
+
+#[test]
+fn members_may_leave_at_once_over_unix_sockets() {
+    leave_at_once(LinkKind::Unix);
+}
+
+#[test]
+fn members_may_leave_at_once_over_tcp() {
+    leave_at_once(LinkKind::Tcp);
+}
+
+fn leave_at_once(link: LinkKind) {
     let all = world(3, |c| c.links([link]));
     let members: Vec<usize> = (0..3).collect();
     each(0..3, |r| {
-        for round in 0..rounds {
+        for round in 0..200 {
             // Each is the last one in turn.
             if round % 4 == r as u64 {
                 thread::sleep(Duration::from_micros(300 * (round % 3)));
@@ -83,19 +95,4 @@ fn open_and_leave(link: LinkKind, rounds: u64) {
             assert!(status.failure().is_none(), "rank {r}, round {round}: {:?}", status.failure());
         }
     });
-}
-
-#[test]
-fn members_may_leave_at_once_over_shared_memory() {
-    open_and_leave(LinkKind::Shm, 200);
-}
-
-#[test]
-fn members_may_leave_at_once_over_unix_sockets() {
-    open_and_leave(LinkKind::Unix, 200);
-}
-
-#[test]
-fn members_may_leave_at_once_over_tcp() {
-    open_and_leave(LinkKind::Tcp, 200);
 }

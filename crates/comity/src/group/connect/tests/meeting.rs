@@ -47,10 +47,10 @@ fn a_thread_sends_where_one_may() {
         ([1, 1], Some(1), [false, false]),
         ([1, 1], Some(4), [false, false]),
     ] {
-        let store = store(2, LONG);
-        let all = each(0..2, |r| {
-            let c = config(r, 2, store.addr()).links([LinkKind::Tcp]).send_threads(wishes[r]);
-            join_job(&if let Some(n) = connections { c.connections(n) } else { c }).unwrap()
+        let all = world(2, |c| {
+            let wish = wishes[c.rank()];
+            let c = c.links([LinkKind::Tcp]).send_threads(wish);
+            if let Some(n) = connections { c.connections(n) } else { c }
         });
         each(0..2, |r| {
             let (_watch, mut links) = open(&all[r], 0, &[0, 1]);
@@ -72,8 +72,10 @@ fn ipv6() {
 
 #[test]
 fn hosts_that_differ_use_tcp() {
-    let store = store(4, LONG);
-    let all = each(0..4, |r| join_job(&config(r, 4, store.addr()).host_name(["b", "a"][r / 2])).unwrap());
+    let all = world(4, |c| {
+        let host = ["b", "a"][c.rank() / 2];
+        c.host_name(host)
+    });
     assert!(all.iter().all(|e| e.hosts() == [0, 0, 1, 1]));
     each(0..4, |r| {
         let (_w, mut links) = open(&all[r], 0, &[0, 1, 2, 3]);
@@ -90,9 +92,10 @@ fn unix_sockets_are_taken_where_they_are_named_and_only_within_a_host() {
         (["a", "b"], &[LinkKind::Unix, LinkKind::Tcp], LinkKind::Tcp),
         (["a", "a"], &[LinkKind::Unix], LinkKind::Unix),
     ] {
-        let store = store(2, LONG);
-        let join = |r: usize| config(r, 2, store.addr()).host_name(hosts[r]).links(kinds_of.iter().copied());
-        let all = each(0..2, |r| join_job(&join(r)).unwrap());
+        let all = world(2, |c| {
+            let host = hosts[c.rank()];
+            c.host_name(host).links(kinds_of.iter().copied())
+        });
         each(0..2, |r| {
             let (_w, mut links) = open(&all[r], 0, &[0, 1]);
             assert_eq!(kinds(&links)[1 - r], Some(expected), "{hosts:?} {kinds_of:?}");
@@ -103,9 +106,10 @@ fn unix_sockets_are_taken_where_they_are_named_and_only_within_a_host() {
 
 #[test]
 fn links_that_no_two_allow_are_an_error() {
-    let store = store(2, LONG);
-    let kind = [LinkKind::Tcp, LinkKind::Shm];
-    let all = each(0..2, |r| join_job(&config(r, 2, store.addr()).links([kind[r]])).unwrap());
+    let all = world(2, |c| {
+        let kind = [LinkKind::Tcp, LinkKind::Shm][c.rank()];
+        c.links([kind])
+    });
     let errors = each(0..2, |r| all[r].open(0, &[0, 1], &status(2), until()).unwrap_err().to_string());
     assert!(errors[1].contains("rank 0") && errors[1].contains("COMITY_LINKS"), "{errors:?}");
     assert!(errors[0].contains("COMITY_LINKS"), "{errors:?}");

@@ -14,8 +14,9 @@ mod slow;
 mod sparse;
 
 use crate::{
-    CallInfo, Config, ConnectTiming, Error, ErrorKind, Key, LinkKind, Op, Result,
+    CallInfo, Config, ConnectTiming, Error, ErrorKind, Group, Key, LinkKind, Op, Result,
     channel::Secret,
+    engine::tests::each,
     links::Endpoint,
     rendezvous::{Store, StoreClient},
     status::{Failure, GroupStatus, Header, Links, World},
@@ -70,22 +71,6 @@ fn reserved() -> (Option<Socket>, SocketAddr) {
     (cfg!(target_os = "linux").then_some(socket), at)
 }
 
-/// Run `f` as each of `ranks`, at the same time.
-fn each<T: Send>(ranks: impl IntoIterator<Item = usize>, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|r| {
-                s.spawn({
-                    let f = &f;
-                    move || f(r)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
-}
-
 fn world(n: usize, adapt: impl Fn(Config) -> Config + Sync) -> Vec<Arc<Endpoint>> {
     let store = store(n, LONG);
     each(0..n, |r| join_job(&adapt(config(r, n, store.addr()))).unwrap())
@@ -103,6 +88,11 @@ fn open(e: &Endpoint, group_id: u64, members: &[usize]) -> (Arc<GroupStatus>, Li
     let status = status(members.len());
     let links = e.open(group_id, members, &status, until()).unwrap();
     (status, links)
+}
+
+/// The group of all that a program has.
+fn group(endpoint: &Arc<Endpoint>) -> Group {
+    Group::open(0, Arc::clone(endpoint) as Arc<dyn World>, Arc::default(), LONG, LONG).unwrap()
 }
 
 fn await_failure(status: &GroupStatus) -> Failure {

@@ -1,19 +1,16 @@
 //! Ranks that are killed, stopped, or exit without a word: every other rank gets an error that names them, in time, or its result.
 #![cfg(target_os = "linux")]
-#![allow(missing_docs)]
 
-#[path = "faults/actor.rs"]
 mod actor;
-#[path = "faults/crew.rs"]
+#[path = "../common/mod.rs"]
+mod common;
 mod crew;
-mod patience;
-#[path = "faults/pauses.rs"]
 mod pauses;
 
-use actor::{acted, monotonic};
+use actor::monotonic;
 use comity::{Config, Key, tools::Store};
-use crew::{Crew, LAUNCHER};
-use patience::{patient, slowness};
+use common::patient;
+use crew::{Crew, LAUNCHER, PATIENT, all_name, at_most, ms, others, text, took};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{
@@ -21,35 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A limit on silence that no rank reaches: who is told sooner is told of the death itself.
-const PATIENT: (&str, &str) = ("COMITY_DETECTION", "60");
 /// Longest time until a rank is told, in milliseconds, on a machine that may do something else for seconds.
 const TOLD: u32 = 20_000;
 
 /// Time for which the distribution of a kind of death is measured.
 const MEASURE: Duration = Duration::from_secs(6);
-
-fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn text(said: &Value) -> &str {
-    said["text"].as_str().unwrap()
-}
-
-/// Milliseconds from `since` until it was said.
-fn took(said: &Value, since: u64) -> f64 {
-    said["at"].as_u64().unwrap().saturating_sub(since) as f64 / 1e6
-}
-
-/// Bound in milliseconds, larger where everything takes longer.
-fn at_most(millis: u32) -> f64 {
-    f64::from(millis * slowness())
-}
-
-fn others(n: usize, not: usize) -> impl Iterator<Item = usize> + Clone {
-    (0..n).filter(move |r| *r != not)
-}
 
 /// Most are told within so many milliseconds, whatever else the machine does now and then.
 fn show(what: &str, mut times: Vec<f64>, within: u32) {
@@ -64,16 +37,23 @@ fn show(what: &str, mut times: Vec<f64>, within: u32) {
 }
 
 /// After its error a rank gets the same cause at once, and closes soon.
-fn check_after(crew: &mut Crew, rank: usize, error: &str) {
-    let again = &crew.hear("again", [rank])[0];
-    assert_eq!((text(again), &again["same"]), (error, &Value::Bool(true)));
-    assert!(again["micros"].as_f64().unwrap() < at_most(5000) * 1e3, "{again}");
+fn check_after(crew: &mut Crew, errors: &[Value]) {
+    for error in errors {
+        let rank = error["rank"].as_u64().unwrap() as usize;
+        let again = &crew.hear("again", [rank])[0];
+        assert_eq!((text(again), &again["same"]), (text(error), &Value::Bool(true)));
+        assert!(again["micros"].as_f64().unwrap() < at_most(5000) * 1e3, "{again}");
+        closes_soon(crew, rank);
+    }
+}
+
+fn closes_soon(crew: &mut Crew, rank: usize) {
     let closed = &crew.hear("closed", [rank])[0];
     assert!(closed["millis"].as_f64().unwrap() < at_most(TOLD), "{closed}");
 }
 
 /// Kill ranks of 8 while they play `role`, over and over; every survivor names the right one.
-fn kills(test: &str, role: impl Fn(usize) -> String, ready: &str, absent: usize) {
+fn kills(what: &str, role: impl Fn(usize) -> String, ready: &str, absent: usize) {
     let begun = Instant::now();
     let mut times = Vec::new();
     let n = 8;
@@ -81,131 +61,98 @@ fn kills(test: &str, role: impl Fn(usize) -> String, ready: &str, absent: usize)
         let victim = (round * 3 + 1) % (n - absent);
         let links = ["shm,tcp", "tcp", "unix"][round % 3];
         let mut crew =
-            Crew::start(test, &role(victim), n, 0..n - absent, &[PATIENT, ("COMITY_LINKS", links)]);
+            Crew::start_some(&role(victim), n, 0..n - absent, |_| vec![PATIENT, ("COMITY_LINKS", links)]);
         crew.hear(ready, 0..n - absent);
         // Who has only started needs time to reach the store: one that was never there is missed, not mourned.
         let reached = if absent > 0 { patient(ms(1000)) } else { Duration::ZERO };
         thread::sleep(reached + ms(100 + round as u64 * 7 % 50));
         let killed = crew.signal(victim, Signal::KILL);
-        for said in crew.hear("error", others(n - absent, victim)) {
-            assert!(text(&said).contains(&format!("rank {victim} ")), "rank {victim} was killed: {said}");
-            let took = took(&said, killed);
-            assert!(took < at_most(TOLD), "{took} ms: {said}");
-            times.push(took);
-            if absent == 0 {
-                check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, text(&said));
-            }
+        let errors = crew.hear("error", others(n - absent, victim));
+        times.extend(all_name(&errors, victim, killed, TOLD, ""));
+        if absent == 0 {
+            check_after(&mut crew, &errors);
         }
         if round >= 1 && begun.elapsed() > MEASURE {
             break;
         }
     }
-    show(test, times, 2000);
+    show(what, times, 2000);
 }
 
 #[test]
 fn killed_in_an_all_reduce() {
-    if !acted() {
-        kills("killed_in_an_all_reduce", |_| "ops".into(), "ready", 0);
-    }
+    kills("killed_in_an_all_reduce", |_| "ops".into(), "ready", 0);
 }
 
 #[test]
 fn killed_in_the_middle_of_a_lane() {
-    let test = "killed_in_the_middle_of_a_lane";
-    if acted() {
-        return;
-    }
     let begun = Instant::now();
     let mut times = Vec::new();
     for round in 0.. {
         let n = [2, 4][round % 2];
         let victim = round / 2 % n;
         let env = [PATIENT, ("COMITY_LINKS", "shm"), ("COMITY_LANES", "4")];
-        let mut crew = Crew::start(test, "lanes", n, 0..n, &env);
+        let mut crew = Crew::start("lanes", n, &env);
         crew.hear("carried", 0..n);
         // Anywhere in a turn of the calls.
         thread::sleep(Duration::from_micros(round as u64 * 7919 % 30_000));
         let killed = crew.signal(victim, Signal::KILL);
-        for said in crew.hear("error", others(n, victim)) {
-            assert!(
-                text(&said).contains(&format!("rank {victim} ")) && text(&said).contains("died"),
-                "rank {victim} was killed: {said}"
-            );
-            let took = took(&said, killed);
-            assert!(took < at_most(TOLD), "{took} ms: {said}");
-            times.push(took);
-            check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, text(&said));
-        }
+        let errors = crew.hear("error", others(n, victim));
+        times.extend(all_name(&errors, victim, killed, TOLD, "died"));
+        check_after(&mut crew, &errors);
         if round >= 7 && begun.elapsed() > MEASURE {
             println!("{} trials", round + 1);
             break;
         }
     }
-    show(test, times, 2000);
+    show("killed_in_the_middle_of_a_lane", times, 2000);
 }
 
 #[test]
 fn killed_in_an_exchange_of_others() {
-    if !acted() {
-        kills("killed_in_an_exchange_of_others", |_| "pairs".into(), "ready", 0);
-    }
+    kills("killed_in_an_exchange_of_others", |_| "pairs".into(), "ready", 0);
 }
 
 #[test]
 fn killed_outside_a_barrier() {
-    if !acted() {
-        kills("killed_outside_a_barrier", |victim| format!("barrier {victim}"), "ready", 0);
-    }
+    kills("killed_outside_a_barrier", |victim| format!("barrier {victim}"), "ready", 0);
 }
 
 #[test]
 fn killed_while_ranks_join() {
-    if !acted() {
-        kills("killed_while_ranks_join", |_| "ops".into(), "started", 1);
-    }
+    kills("killed_while_ranks_join", |_| "ops".into(), "started", 1);
 }
 
 #[test]
 fn killed_while_all_are_idle() {
-    if acted() {
-        return;
-    }
     let mut times = Vec::new();
     for (links, victim) in [("shm,tcp", 5), ("tcp", 0), ("unix", 2), ("shm,tcp", 7)] {
-        let mut crew =
-            Crew::start("killed_while_all_are_idle", "idle", 8, 0..8, &[PATIENT, ("COMITY_LINKS", links)]);
+        let mut crew = Crew::start("idle", 8, &[PATIENT, ("COMITY_LINKS", links)]);
         crew.hear("ready", 0..8);
         crew.signal(victim, Signal::KILL);
         thread::sleep(ms(250));
         others(8, victim).for_each(|r| crew.tell(r, "call"));
         for rank in others(8, victim) {
             let called = crew.hear("called", [rank])[0]["at"].as_u64().unwrap();
-            let said = &crew.hear("error", [rank])[0];
-            assert!(text(said).contains(&format!("rank {victim} ")) && text(said).contains("died"), "{said}");
-            times.push(took(said, called));
-            check_after(&mut crew, rank, text(said));
+            let errors = crew.hear("error", [rank]);
+            times.extend(all_name(&errors, victim, called, TOLD, "died"));
+            check_after(&mut crew, &errors);
         }
     }
-    assert!(times.iter().all(|t| *t < at_most(TOLD)), "{times:?}");
     show("killed_while_all_are_idle", times, 1000);
 }
 
 #[test]
 fn killed_while_ranks_close() {
-    if acted() {
-        return;
-    }
     for round in 0..20 {
         let victim = round % 4;
-        let mut crew = Crew::start("killed_while_ranks_close", "closing", 4, 0..4, &[PATIENT]);
+        let mut crew = Crew::start("closing", 4, &[PATIENT]);
         crew.hear("ready", [victim]);
         thread::sleep(Duration::from_micros(round as u64 * 150));
         crew.signal(victim, Signal::KILL);
         for rank in others(4, victim) {
             // The last call may have ended before, and the group been closed; but nothing hangs, and nobody else is blamed.
-            let closed = &crew.hear("closed", [rank])[0];
-            assert!(closed["millis"].as_f64().unwrap() < at_most(TOLD), "{closed}");
+            closes_soon(&mut crew, rank);
             let said = crew.said(rank, "error").or_else(|| crew.said(rank, "again"));
             if let Some(said) = said {
                 assert!(text(&said).contains(&format!("rank {victim} ")), "rank {victim} was killed: {said}");
@@ -216,47 +163,32 @@ fn killed_while_ranks_close() {
 
 #[test]
 fn killed_while_a_child_holds_its_sockets() {
-    if acted() {
-        return;
-    }
-    let mut crew = Crew::start("killed_while_a_child_holds_its_sockets", "fork", 3, 0..3, &[PATIENT]);
+    let mut crew = Crew::start("fork", 3, &[PATIENT]);
     crew.hear("ready", 0..3);
     crew.hear("forked", [1]);
     let killed = crew.signal(1, Signal::KILL);
-    for said in crew.hear("error", [0, 2]) {
-        assert!(text(&said).contains("rank 1 ") && text(&said).contains("died"), "{said}");
-        // The child lives for 10 s.
-        assert!(took(&said, killed) < at_most(8000), "{said}");
-    }
+    // The child lives for 10 s.
+    all_name(&crew.hear("error", [0, 2]), 1, killed, 8000, "died");
 }
 
 #[test]
 fn killed_under_the_launcher() {
-    if acted() {
-        return;
-    }
-    let mut crew = Crew::launch("killed_under_the_launcher", "ops", 4, &[PATIENT]);
+    let mut crew = Crew::launch("ops", 4, &[PATIENT]);
     crew.hear("ready", 0..4);
     thread::sleep(ms(100));
     let killed = crew.signal(2, Signal::KILL);
-    for said in crew.said_in_time("error", [0, 1, 3]) {
-        assert!(text(&said).contains("rank 2 ") && took(&said, killed) < at_most(TOLD), "{said}");
-    }
+    all_name(&crew.said_in_time("error", [0, 1, 3]), 2, killed, TOLD, "");
     assert_eq!(crew.code(), Some(137));
 }
 
 #[test]
 fn the_launcher_names_whom_the_survivors_name() {
-    if acted() {
-        return;
-    }
-    let test = "the_launcher_names_whom_the_survivors_name";
     for (role, says) in [
         ("needed 2", ") ended with code 0 while others still needed it; rank "),
         ("absent 2", ") ended with code 0 while others still needed it; rank "),
         ("needed none", ") fell silent: it was stopped; rank "),
     ] {
-        let mut crew = Crew::launch(test, role, 4, &[("COMITY_DETECTION", "2")]);
+        let mut crew = Crew::launch(role, 4, &[("COMITY_DETECTION", "2")]);
         let begun = Instant::now();
         if role == "needed none" {
             crew.hear("ready", 0..4);
@@ -277,9 +209,6 @@ fn the_launcher_names_whom_the_survivors_name() {
 
 #[test]
 fn a_stopped_rank_is_given_up_and_told_so() {
-    if acted() {
-        return;
-    }
     let mut times = Vec::new();
     for (links, role, victim) in [
         ("shm,tcp", "ops", 2),
@@ -290,25 +219,19 @@ fn a_stopped_rank_is_given_up_and_told_so() {
         ("tcp", "barrier 1", 1),
     ] {
         let env = [("COMITY_DETECTION", "2"), ("COMITY_LINKS", links)];
-        let mut crew = Crew::start("a_stopped_rank_is_given_up_and_told_so", role, 4, 0..4, &env);
+        let mut crew = Crew::start(role, 4, &env);
         crew.hear("ready", 0..4);
         thread::sleep(ms(200));
         let stopped = crew.signal(victim, Signal::STOP);
-        for said in crew.hear("error", others(4, victim)) {
-            let words = text(&said);
-            assert!(
-                words.contains(&format!("rank {victim} "))
-                    && words.contains("fell silent: nothing heard for "),
-                "{said}"
-            );
-            let took = took(&said, stopped);
-            assert!(took > 800.0 && took < at_most(TOLD), "{took} ms: {said}");
-            times.push(took);
-            check_after(&mut crew, said["rank"].as_u64().unwrap() as usize, words);
-        }
+        let errors = crew.hear("error", others(4, victim));
+        let after = all_name(&errors, victim, stopped, TOLD, "fell silent: nothing heard for ");
+        assert!(after.iter().all(|took| *took > 800.0), "{after:?} ms: {errors:#?}");
+        times.extend(after);
+        check_after(&mut crew, &errors);
         crew.signal(victim, Signal::CONT);
         if !role.starts_with("barrier") {
-            let said = &crew.hear("error", [victim])[0];
+            let errors = crew.hear("error", [victim]);
+            let said = &errors[0];
             let words = text(said);
             // From who gave it up; or, where it was stopped in the midst of reading, first from another who had been told.
             let told = ["was given up: nothing was heard from it for ", "fell silent: nothing heard for "];
@@ -317,7 +240,7 @@ fn a_stopped_rank_is_given_up_and_told_so() {
                 "{said}"
             );
             assert!(words.contains("(seen by rank "), "{said}");
-            check_after(&mut crew, victim, words);
+            check_after(&mut crew, &errors);
         }
     }
     show("a_stopped_rank_is_given_up_and_told_so", times, 3000);
@@ -325,11 +248,8 @@ fn a_stopped_rank_is_given_up_and_told_so() {
 
 #[test]
 fn closing_does_not_wait_for_a_stopped_rank() {
-    if acted() {
-        return;
-    }
     // It stops as soon as it has its group.
-    let mut crew = Crew::start("closing_does_not_wait_for_a_stopped_rank", "stops 1", 4, 0..4, &[]);
+    let mut crew = Crew::start("stops 1", 4, &[]);
     crew.hear("ready", 0..4);
     let begun = monotonic();
     others(4, 1).for_each(|r| crew.tell(r, "call"));
@@ -344,22 +264,13 @@ fn closing_does_not_wait_for_a_stopped_rank() {
 
 #[test]
 fn an_exit_without_a_word_fails_nobody() {
-    if acted() {
-        return;
-    }
     const ROUNDS: usize = 200;
     thread::scope(|s| {
         for part in 0..2 {
             s.spawn(move || {
                 for round in (0..ROUNDS).filter(|r| r % 2 == part) {
                     let links = ["shm,tcp", "tcp"][round / 2 % 2];
-                    let mut crew = Crew::start(
-                        "an_exit_without_a_word_fails_nobody",
-                        "exit",
-                        3,
-                        0..3,
-                        &[("COMITY_LINKS", links)],
-                    );
+                    let mut crew = Crew::start("exit", 3, &[("COMITY_LINKS", links)]);
                     crew.hear("done", 0..3);
                 }
             });
@@ -369,10 +280,7 @@ fn an_exit_without_a_word_fails_nobody() {
 
 #[test]
 fn a_process_exits_with_work_pending() {
-    if acted() {
-        return;
-    }
-    let mut crew = Crew::start("a_process_exits_with_work_pending", "pending", 2, 0..2, &[]);
+    let mut crew = Crew::start("pending", 2, &[]);
     crew.hear("done", [0]);
     let begun = Instant::now();
     assert_eq!(crew.code(), Some(0), "rank 0 ends in good order");
@@ -384,10 +292,7 @@ fn a_process_exits_with_work_pending() {
 
 #[test]
 fn failed_groups_leave_nothing_behind() {
-    if acted() {
-        return;
-    }
-    let mut crew = Crew::start("failed_groups_leave_nothing_behind", "leftovers", 1, [0], &[]);
+    let mut crew = Crew::start("leftovers", 1, &[]);
     let left = &crew.hear("left", [0])[0];
     assert_eq!((&left["fd"], &left["task"], &left["map"]), (&0.into(), &0.into(), &0.into()), "{left}");
 }

@@ -1,12 +1,8 @@
-//! 500 bad hostfiles, variables and flags: each ends at once with exit code 2 and an error that names the place, and leaves
-//! nothing behind. Made from a seed, so that a failure comes again: COMITY_TEST_SEED chooses another.
-#![allow(missing_docs)]
+//! More than 500 bad hostfiles, variables and flags: each ends at once with exit code 2 and an error that names the place, and leaves
+//! nothing behind. Files and variables are made from a seed, so that a failure comes again: COMITY_TEST_SEED chooses another.
 
-#[path = "refusals/flags.rs"]
 mod flags;
-#[path = "refusals/hostfiles.rs"]
 mod hostfiles;
-#[path = "refusals/variables.rs"]
 mod variables;
 
 use std::ffi::OsString;
@@ -122,6 +118,5 @@ fn bad_variables() {
 fn bad_flags() {
     let dir = tempfile::tempdir().unwrap();
     let cases = flags::all(dir.path());
-    assert_eq!(cases.len(), 158);
     check_all(&cases, dir.path());
 }

@@ -1,8 +1,9 @@
-//! The dated page of the deep checks: a line for each part, as it ended last.
+//! Everything at full size, in parts that run by themselves. A dated page has a line for each part, as it ended last; one that has passed
+//! at this state of the code is not run again.
 
 use super::{
-    super::step::{End, Row, in_a_line},
-    PARTS,
+    scope::Scope,
+    step::{End, Row, STEPS, Step, Way, in_a_line, table},
 };
 use std::thread;
 use tasks::{
@@ -10,7 +11,7 @@ use tasks::{
     place::{read, root, write},
 };
 
-pub(super) const PAGE: &str = "bench/record/deep.md";
+const PAGE: &str = "bench/record/deep.md";
 
 const HEAD: &str = "\
 # Deep checks
@@ -21,8 +22,36 @@ const HEAD: &str = "\
 |---|---|---:|---|---|---|
 ";
 
+/// All parts that there are.
+fn parts() -> impl Iterator<Item = &'static Step> {
+    STEPS.iter().filter(|step| step.is_deep)
+}
+
+/// These parts, or all; each is written down when it has ended. One that fails does not stop the others.
+pub(super) fn run(names: &[&str], scope: &Scope, again: bool) -> Result<(), String> {
+    let state = state()?;
+    let mut rows = Vec::new();
+    for part in parts().filter(|p| names.is_empty() || names.contains(&p.name)) {
+        if !again && has_passed(part.name, &state)? {
+            println!("\n=== {}: passed already at {state}; --again runs it anew", part.name);
+            continue;
+        }
+        let row = part.run(scope, Way::Shown);
+        note(&row, &state)?;
+        rows.push(row);
+    }
+    println!("\n{}\nwritten to {}", table(&rows), PAGE);
+    let failed = rows.iter().filter(|r| matches!(r.end, End::Failed(_)));
+    let failed: Vec<_> = failed.map(|r| r.name.as_str()).collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("failed: {}; each alone: cargo xtask test --deep NAME", failed.join(", ")))
+    }
+}
+
 /// The last commit that changed more than documents and records, and whether something is not committed.
-pub(super) fn state() -> Result<String, String> {
+fn state() -> Result<String, String> {
     let git = |args: &[&str]| {
         let sources = ["--", ".", ":!bench/record", ":!docs", ":!properdocs.yml", ":!*.md", ":!*.svg"];
         Task::new("git").args(args).args(sources).run()
@@ -33,7 +62,7 @@ pub(super) fn state() -> Result<String, String> {
 }
 
 /// Return whether the page says that a part has passed at this state.
-pub(super) fn has_passed(part: &str, state: &str) -> Result<bool, String> {
+fn has_passed(part: &str, state: &str) -> Result<bool, String> {
     Ok(passed_in(&read(PAGE)?, part, state))
 }
 
@@ -44,7 +73,7 @@ fn passed_in(page: &str, part: &str, state: &str) -> bool {
 }
 
 /// Put a part's line in the place of its last.
-pub(super) fn note(row: &Row, state: &str) -> Result<(), String> {
+fn note(row: &Row, state: &str) -> Result<(), String> {
     let date = Task::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).run()?;
     write(PAGE, replaced(&read(PAGE)?, &line(row, state, date.trim(), &machine())))
 }
@@ -68,7 +97,7 @@ fn replaced(old: &str, line: &str) -> String {
     let part = |line: &str| line.strip_prefix("| ")?.split_once(" |").map(|(name, _)| name.to_owned());
     let mut lines: Vec<(usize, &str)> = Vec::new();
     for line in old.lines().chain([line]) {
-        let Some(at) = part(line).and_then(|name| PARTS.iter().position(|p| p.name == name)) else {
+        let Some(at) = part(line).and_then(|name| parts().position(|p| p.name == name)) else {
             continue;
         };
         lines.retain(|(i, _)| *i != at);
@@ -113,5 +142,15 @@ mod tests {
         );
         assert!(passed_in(&page, "soak", "abc") && !passed_in(&page, "load", "abc"));
         assert!(!passed_in(&page, "soak", "ab") && !passed_in(&page, "soak", "abc and changes"));
+    }
+
+    #[test]
+    fn the_nightly_workflow_names_parts() {
+        let text = read(".github/workflows/nightly.yml").unwrap();
+        let (_, rest) = text.split_once("part: [").unwrap();
+        let (list, _) = rest.split_once(']').unwrap();
+        for name in list.split(',').map(str::trim) {
+            assert!(parts().any(|p| p.name == name), "nightly.yml names {name}, which is no part");
+        }
     }
 }

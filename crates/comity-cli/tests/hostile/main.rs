@@ -1,18 +1,16 @@
 //! Ten thousand hostile connections to a job whose processes may open 256 files: half of them while a rank is awaited, half while
 //! the ranks add up all the time. The job comes about, every sum is right, and nothing is left of them.
 #![cfg(target_os = "linux")]
-#![allow(missing_docs)]
 
-#[path = "hostile/crowd.rs"]
+#[path = "../common/mod.rs"]
+mod common;
 mod crowd;
-#[path = "hostile/member.rs"]
 mod member;
-mod patience;
 
 use comity::{Config, Key, tools::Store};
+use common::{patient, slowness};
 use crowd::{Crowd, Kind, Recorded};
 use member::{KEY, Member, acted};
-use patience::{patient, slowness};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
