@@ -188,7 +188,8 @@ def default() -> Group:
     return group if group is not None and not group._end.closed and _home == _process.pid else init()
 
 
-def _of(group: Group | None) -> Group:
+def of(group: Group | None) -> Group:
+    """The group that a call is for."""
     if group is None:
         return default()
     if not isinstance(group, Group):
@@ -204,7 +205,7 @@ def _of(group: Group | None) -> Group:
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32", *, group: Group | None = None) -> Any:
     """`Group.empty` of the default group."""
-    return _of(group).empty(shape, dtype)
+    return of(group).empty(shape, dtype)
 
 
 def all_reduce(
@@ -219,47 +220,47 @@ def all_reduce(
 ) -> Any:
     """See `Group.all_reduce`."""
     # Its options have names: to gather them and to spread them again takes as long as the rest of a small call.
-    return _of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout, wire=wire)
+    return of(group).all_reduce(x, op, out=out, async_=async_, timeout=timeout, wire=wire)
 
 
 def reduce(x: Any, root: int = 0, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.reduce`."""
-    return _of(group).reduce(x, root, op, **options)
+    return of(group).reduce(x, root, op, **options)
 
 
 def broadcast(x: Any, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.broadcast`."""
-    return _of(group).broadcast(x, root, **options)
+    return of(group).broadcast(x, root, **options)
 
 
 def all_gather(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
     """See `Group.all_gather`."""
-    return _of(group).all_gather(x, **options)
+    return of(group).all_gather(x, **options)
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.reduce_scatter`."""
-    return _of(group).reduce_scatter(x, op, **options)
+    return of(group).reduce_scatter(x, op, **options)
 
 
 def gather(x: Any, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.gather`."""
-    return _of(group).gather(x, root, **options)
+    return of(group).gather(x, root, **options)
 
 
 def scatter(x: Any = None, root: int = 0, *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.scatter`."""
-    return _of(group).scatter(x, root, **options)
+    return of(group).scatter(x, root, **options)
 
 
 def all_to_all(x: Any, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
     """See `Group.all_to_all`."""
-    return _of(group).all_to_all(x, **options)
+    return of(group).all_to_all(x, **options)
 
 
 def send(x: Any, dst: int, *, group: Group | None = None, stream: Any = None, **options: Any) -> Any:
     """See `Group.send`."""
-    return _of(group).send(x, dst, **options)
+    return of(group).send(x, dst, **options)
 
 
 def recv(
@@ -272,53 +273,53 @@ def recv(
     **options: Any,
 ) -> Any:
     """See `Group.recv`."""
-    return _of(group).recv(shape, dtype, src, **options)
+    return of(group).recv(shape, dtype, src, **options)
 
 
 def sendrecv(x: Any, dst: int, src: int, *, group: Group | None = None, **options: Any) -> Any:
     """See `Group.sendrecv`."""
-    return _of(group).sendrecv(x, dst, src, **options)
+    return of(group).sendrecv(x, dst, src, **options)
 
 
 def barrier(*, group: Group | None = None, **options: Any) -> Any:
     """See `Group.barrier`."""
-    return _of(group).barrier(**options)
+    return of(group).barrier(**options)
 
 
 def reform(*, group: Group | None = None, **options: Any) -> ReformOutcome:
     """See `Group.reform`. Functions use the new group from now on, where they used this one."""
-    return _of(group).reform(**options)
+    return of(group).reform(**options)
 
 
 def joiners(*, group: Group | None = None) -> int:
     """See `Group.joiners`."""
-    return _of(group).joiners()
+    return of(group).joiners()
 
 
 def sync(
     arrays: Sequence[Any], holds: bool, *, group: Group | None = None, timeout: float | None = None
 ) -> list[Any]:
     """See `Group.sync`."""
-    return _of(group).sync(arrays, holds, timeout=timeout)
+    return of(group).sync(arrays, holds, timeout=timeout)
 
 
 def all_reduce_or_keep(
     x: Any, op: str = "sum", *, group: Group | None = None, timeout: float | None = None
 ) -> Any:
     """See `Group.all_reduce_or_keep`."""
-    return _of(group).all_reduce_or_keep(x, op, timeout=timeout)
+    return of(group).all_reduce_or_keep(x, op, timeout=timeout)
 
 
 def broadcast_object(
     obj: Any = None, root: int = 0, *, group: Group | None = None, allow_pickle: bool = False
 ) -> Any:
     """See `Group.broadcast_object`."""
-    return _of(group).broadcast_object(obj, root, allow_pickle=allow_pickle)
+    return of(group).broadcast_object(obj, root, allow_pickle=allow_pickle)
 
 
 def all_gather_object(obj: Any, *, group: Group | None = None, allow_pickle: bool = False) -> list[Any]:
     """See `Group.all_gather_object`."""
-    return _of(group).all_gather_object(obj, allow_pickle=allow_pickle)
+    return of(group).all_gather_object(obj, allow_pickle=allow_pickle)
 
 
 def scatter_object(
@@ -329,4 +330,4 @@ def scatter_object(
     allow_pickle: bool = False,
 ) -> Any:
     """See `Group.scatter_object`."""
-    return _of(group).scatter_object(objs, root, allow_pickle=allow_pickle)
+    return of(group).scatter_object(objs, root, allow_pickle=allow_pickle)

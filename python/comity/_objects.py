@@ -166,7 +166,10 @@ def _to_json(obj: Any, parts: list[tuple[Block | bytes, dict[str, Any]]]) -> Any
         return {_TAG: "bytes", "of": len(parts) - 1}
     framework = _framework(obj)
     if framework is None:
-        raise MisuseError(_hint(obj))
+        raise MisuseError(
+            f"{_name(obj)} cannot be passed as JSON; pass plain values and arrays, or allow_pickle=True on every rank "
+            "if you trust all of them"
+        )
     block = kind_of(framework).read(obj)
     if block.place is not None:
         raise MisuseError(
@@ -187,13 +190,6 @@ def _framework(obj: Any) -> str | None:
 
 def _name(obj: Any) -> str:
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
-
-
-def _hint(obj: Any) -> str:
-    return (
-        f"{_name(obj)} cannot be passed as JSON; pass plain values and arrays, or allow_pickle=True on every rank "
-        "if you trust all of them"
-    )
 
 
 def read_json(message: bytearray) -> Any:

@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class Error(RuntimeError):
@@ -17,6 +18,9 @@ class Error(RuntimeError):
     the same class again.
     """
 
+    #: Attributes that a class adds, in the order of its parameters.
+    _more: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self,
         message: str = "",
@@ -30,7 +34,8 @@ class Error(RuntimeError):
         self.cause = cause
 
     def __reduce__(self) -> tuple:
-        return type(self), (str(self), self.rank, self.call, self.cause)
+        more = (getattr(self, name) for name in self._more)
+        return type(self), (str(self), self.rank, self.call, self.cause, *more)
 
 
 class PeerLostError(Error):
@@ -41,6 +46,8 @@ class PeerLostError(Error):
         seen_by: Another member that saw it and told this one; None where this rank saw it itself.
         left: Whether it closed the group in good order, and a call still needed it.
     """
+
+    _more = ("because_of", "seen_by", "left")
 
     def __init__(
         self,
@@ -56,10 +63,6 @@ class PeerLostError(Error):
         self.because_of = tuple(because_of)
         self.seen_by = seen_by
         self.left = left
-
-    def __reduce__(self) -> tuple:
-        who = (self.because_of, self.seen_by, self.left)
-        return type(self), (str(self), self.rank, self.call, self.cause, *who)
 
 
 class TimeoutError(Error, builtins.TimeoutError):
@@ -86,6 +89,8 @@ class JoinError(Error):
         cause: What became of them: "missing", "absent", "unreachable", "ended", "gave up" or "claimed"; None for anything else.
     """
 
+    _more = ("ranks",)
+
     def __init__(
         self,
         message: str = "",
@@ -96,9 +101,6 @@ class JoinError(Error):
     ) -> None:
         super().__init__(message, rank, call, cause)
         self.ranks = tuple(ranks)
-
-    def __reduce__(self) -> tuple:
-        return type(self), (str(self), self.rank, self.call, self.cause, self.ranks)
 
 
 class ConfigError(Error, ValueError):
@@ -113,6 +115,8 @@ class ConfigError(Error, ValueError):
 
     What does not apply is None.
     """
+
+    _more = ("file", "line", "column", "key", "value")
 
     def __init__(
         self,
@@ -132,10 +136,6 @@ class ConfigError(Error, ValueError):
         self.column = column
         self.key = key
         self.value = value
-
-    def __reduce__(self) -> tuple:
-        where = (self.file, self.line, self.column, self.key, self.value)
-        return type(self), (str(self), self.rank, self.call, self.cause, *where)
 
 
 class MisuseError(Error, ValueError):

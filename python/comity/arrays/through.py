@@ -43,17 +43,10 @@ class Through:
         return block
 
     def make(self, shape: tuple[int, ...], like: Block) -> Block:
-        block = self.kind.make(shape, _Like(like.dtype, like.keep.real))
+        block = self.kind.make(shape, Block(0, like.code, (), like.dtype, like.keep.real))
         array, back = block.keep, like.keep.back
         block._result = (lambda: back(array)) if back else None
         return block
-
-
-class _Like:
-    """What `make` looks at."""
-
-    def __init__(self, dtype: Any, keep: Any) -> None:
-        self.dtype, self.keep = dtype, keep
 
 
 class _Kept:

@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 import comity
 from comity import _functions
 from comity._elastic import ReformOutcome
-from comity.errors import MisuseError
 
 
 class Group(comity.Group):
@@ -70,10 +69,4 @@ def is_available(backend: str = "any") -> bool:
 
 def of(group: comity.Group | None) -> Group:
     """The group that a call is for."""
-    if group is None:
-        return _as_mlx(_functions.default())
-    if not isinstance(group, comity.Group):
-        raise MisuseError(
-            f"a group of Comity is needed, not {type(group).__module__}.{type(group).__qualname__}"
-        )
-    return _as_mlx(group)
+    return _as_mlx(_functions.of(group))

@@ -29,18 +29,20 @@ def _op(group: Group, name: str) -> Op:
     return ops[name]
 
 
-def _all_sum(g: comity.Group) -> Op:
+def _linear(call: Op, back: Callable[[mx.array, mx.array], mx.array]) -> Op:
+    """A linear operation. `back`: given what it was called with and the gradient of its result, the gradient of the former."""
+
     @mx.custom_function
     def f(x: mx.array) -> mx.array:
-        return g.all_sum(x)
+        return call(x)
 
     @f.vjp
-    def f(_x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
-        return cotangent
+    def f(x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
+        return back(x, cotangent)
 
     @f.jvp
     def f(_x: mx.array, tangent: mx.array) -> mx.array:
-        return g.all_sum(tangent)
+        return call(tangent)
 
     return f
 
@@ -59,77 +61,22 @@ def _extreme(g: comity.Group, name: str) -> Op:
     return f
 
 
-def _all_gather(g: comity.Group) -> Op:
-    @mx.custom_function
-    def f(x: mx.array) -> mx.array:
-        return g.all_gather(x)
-
-    @f.vjp
-    def f(x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
-        if x.ndim == 0:
-            return cotangent[g.rank]
-        n = x.shape[0]
-        return cotangent[g.rank * n : (g.rank + 1) * n]
-
-    @f.jvp
-    def f(_x: mx.array, tangent: mx.array) -> mx.array:
-        return g.all_gather(tangent)
-
-    return f
-
-
-def _sum_scatter(g: comity.Group) -> Op:
-    @mx.custom_function
-    def f(x: mx.array) -> mx.array:
-        return g.sum_scatter(x)
-
-    @f.vjp
-    def f(_x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
-        return g.all_gather(cotangent)
-
-    @f.jvp
-    def f(_x: mx.array, tangent: mx.array) -> mx.array:
-        return g.sum_scatter(tangent)
-
-    return f
-
-
-def _all_to_all(g: comity.Group) -> Op:
-    @mx.custom_function
-    def f(x: mx.array) -> mx.array:
-        return g.all_to_all(x)
-
-    @f.vjp
-    def f(_x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
-        return g.all_to_all(cotangent)
-
-    @f.jvp
-    def f(_x: mx.array, tangent: mx.array) -> mx.array:
-        return g.all_to_all(tangent)
-
-    return f
-
-
-def _sum_gradients(g: comity.Group) -> Op:
-    @mx.custom_function
-    def f(x: mx.array) -> mx.array:
-        return x
-
-    @f.vjp
-    def f(_x: mx.array, cotangent: mx.array, _y: mx.array) -> mx.array:
-        return g.all_sum(cotangent)
-
-    return f
+def _own_part(g: comity.Group, x: mx.array, whole: mx.array) -> mx.array:
+    """The part of a gathered array that this rank gave as `x`."""
+    if x.ndim == 0:
+        return whole[g.rank]
+    n = x.shape[0]
+    return whole[g.rank * n : (g.rank + 1) * n]
 
 
 _MAKERS: dict[str, Callable[[comity.Group], Op]] = {
-    "all_sum": _all_sum,
+    "all_sum": lambda g: _linear(g.all_sum, lambda _x, cotangent: cotangent),
     "all_max": partial(_extreme, name="max"),
     "all_min": partial(_extreme, name="min"),
-    "all_gather": _all_gather,
-    "sum_scatter": _sum_scatter,
-    "all_to_all": _all_to_all,
-    "sum_gradients": _sum_gradients,
+    "all_gather": lambda g: _linear(g.all_gather, partial(_own_part, g)),
+    "sum_scatter": lambda g: _linear(g.sum_scatter, lambda _x, cotangent: g.all_gather(cotangent)),
+    "all_to_all": lambda g: _linear(g.all_to_all, lambda _x, cotangent: g.all_to_all(cotangent)),
+    "sum_gradients": lambda g: _linear(lambda x: x, lambda _x, cotangent: g.all_sum(cotangent)),
 }
 
 

@@ -18,38 +18,31 @@ def running() -> int:
     return _count
 
 
-def when_done(request: Any, callback: Callable[[BaseException | None], Any]) -> None:
-    """Call `callback` with the request's error or None when it has ended."""
+def _counted(job: Callable[..., Any]) -> Callable[..., None]:
+    """The same, counted from now until it has run once."""
     global _count  # noqa: PLW0603
     with _lock:
         _count += 1
 
-    def counted(error: BaseException | None) -> None:
+    def run(*args: Any) -> None:
         global _count  # noqa: PLW0603
         try:
-            callback(error)
+            job(*args)
         finally:
             with _lock:
                 _count -= 1
 
-    request.add_done_callback(counted)
+    return run
+
+
+def when_done(request: Any, callback: Callable[[BaseException | None], Any]) -> None:
+    """Call `callback` with the request's error or None when it has ended."""
+    request.add_done_callback(_counted(callback))
 
 
 def soon(job: Callable[[], None]) -> None:
     """Run `job` on a thread of its own."""
-    global _count  # noqa: PLW0603
-    with _lock:
-        _count += 1
-
-    def counted() -> None:
-        global _count  # noqa: PLW0603
-        try:
-            job()
-        finally:
-            with _lock:
-                _count -= 1
-
-    _core.post(counted)
+    _core.post(_counted(job))
 
 
 def _forked() -> None:

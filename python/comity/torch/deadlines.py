@@ -23,6 +23,7 @@ class _Deadlines:
         self._next: float | None = None
 
     def add(self, what: Limited, until: float) -> None:
+        """Call `what.late` at this time of `time.monotonic`, unless it is removed before."""
         with self._changed:
             self._until[what] = until
             if self._next is None:
@@ -32,6 +33,7 @@ class _Deadlines:
                 self._changed.notify()
 
     def remove(self, what: Limited) -> None:
+        """Its limit no longer matters."""
         # The thread finds out when it looks next.
         with self._changed:
             self._until.pop(what, None)
@@ -55,23 +57,8 @@ class _Deadlines:
 
 
 _deadlines = _Deadlines()
-
-
-def _forked() -> None:
-    """The parent's thread is not here."""
-    global _deadlines  # noqa: PLW0603
-    _deadlines = _Deadlines()
-
+add, remove = _deadlines.add, _deadlines.remove
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-def add(what: Limited, until: float) -> None:
-    """Call `what.late` at this time of `time.monotonic`, unless it is removed before."""
-    _deadlines.add(what, until)
-
-
-def remove(what: Limited) -> None:
-    """Its limit no longer matters."""
-    _deadlines.remove(what)
+    # The parent's thread is not here.
+    os.register_at_fork(after_in_child=_deadlines.__init__)

@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from comity.errors import Error, MisuseError
 
-from . import nccl, tracing
+from . import tracing
 from .endings import Ending, let_go
 from .ledger import Ledger
 from .staging import FLOATS, NATIVE, StreamWork, as_list, copied, count_of, hosted, reduces, tensors_of
@@ -55,10 +55,6 @@ def _untaken(*_: Any) -> Any:
     return UNTAKEN
 
 
-def _nothing() -> None:
-    """What a thread begins with where there is no device."""
-
-
 class DeviceGroup:
     """One rank's calls on one device."""
 
@@ -67,7 +63,7 @@ class DeviceGroup:
         `index`: the device's number, -1 for the host's memory."""
         self.inner = inner
         self._owner = owner
-        self._index = index
+        self.index = index
         self._ledger = Ledger(owner._metrics.counted)
         self._all_gather = inner._allgather_base
         self._reduce_scatter = inner._reduce_scatter_base
@@ -83,17 +79,14 @@ class DeviceGroup:
         self._direct_all_reduce = self._all_reducing(owner.allreduce)
         self._hasten(True)
         if not alone:
-            begins = _nothing if index < 0 else nccl.beside_captures
-            self._watch = Watch(
-                group, self._ledger, lambda: owner._limit, self._failed, self._left, self._state, begins
-            )
+            self._watch = Watch(self, group, self._ledger)
 
     # -- calls
 
     def _all_reducing(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """An all_reduce of floats that NCCL takes as they are, as training makes them; any other goes to `otherwise`. In few steps:
         DistributedDataParallel calls it from C++ between other work, when nothing of it is in the processor's caches."""
-        index, note, call = self._index, self.note, self.inner.allreduce
+        index, note, call = self.index, self.note, self.inner.allreduce
 
         def allreduce(tensors: list[torch.Tensor], opts: Any = _NO_OPTIONS) -> Any:
             if type(opts) is not _AllreduceOptions or type(tensors) is not list or len(tensors) != 1:
@@ -141,7 +134,7 @@ class DeviceGroup:
         opts: Any,
     ) -> Any:
         """A call from one tensor to another. `large`: the one with the elements of all ranks."""
-        index, dtype, count = self._index, large.dtype, large.numel()
+        index, dtype, count = self.index, large.dtype, large.numel()
         if not (
             self._quick
             and opts is not None
@@ -190,7 +183,7 @@ class DeviceGroup:
     def _plain(self, t: torch.Tensor) -> bool:
         """Whether NCCL takes it as it is."""
         return (
-            t.get_device() == self._index
+            t.get_device() == self.index
             and t.dtype in NATIVE
             and t.layout is _STRIDED
             and t.is_contiguous()
@@ -212,9 +205,9 @@ class DeviceGroup:
         rank = self._owner._rank
         for t in tensors:
             check(t, op, rank)
-            if t.get_device() != self._index and t.get_device() >= 0:
+            if t.get_device() != self.index and t.get_device() >= 0:
                 raise MisuseError(
-                    f"rank {rank}: {op} got a tensor on {t.device}, and this group's calls are on cuda:{self._index}: "
+                    f"rank {rank}: {op} got a tensor on {t.device}, and this group's calls are on cuda:{self.index}: "
                     "one device per rank and group; torch.cuda.set_device chooses it",
                     rank,
                     op,
@@ -235,7 +228,7 @@ class DeviceGroup:
             work.wait()  # WAIT: nobody; the stream waits
         for finish in after:
             finish()
-        return Done(result) if self._index < 0 else StreamWork(result, self._index)
+        return Done(result) if self.index < 0 else StreamWork(result, self.index)
 
     def _over_host(self, name: str, args: Sequence[Any]) -> Any:
         """A reduction that NCCL has not, or means otherwise."""
@@ -293,14 +286,18 @@ class DeviceGroup:
 
     def settle(self) -> None:
         """Wait until the caller's stream has done what it holds, and the ranks' calls so far have been compared; a barrier does so."""
-        if self._index >= 0:
-            torch.cuda.current_stream(self._index).synchronize()
+        if self.index >= 0:
+            torch.cuda.current_stream(self.index).synchronize()
         if self._watch is not None:
             self._watch.compare(self._owner._limit)
 
     # -- the end
 
-    def _failed(self, error: Error) -> None:
+    def limit(self) -> float:
+        """Seconds that a call may take."""
+        return self._owner._limit
+
+    def failed(self, error: Error) -> None:
         """The watch says that calls have no meaning any more."""
         owner = self._owner
         if owner._closed is None:
@@ -311,13 +308,13 @@ class DeviceGroup:
         for group in owner._groups():
             group.abort(str(error))
 
-    def _left(self, error: Error) -> None:
+    def left(self, error: Error) -> None:
         """A rank has left in good order: what is under way may need it no more, and what comes would."""
         if self._owner._closed is None:
             self._owner._closed = error
         self._hasten(False)
 
-    def _state(self) -> int:
+    def state(self) -> int:
         """What torch's watchdog has seen of calls on their way."""
         inner = self.inner
         if inner is None:
@@ -366,8 +363,8 @@ class DeviceGroup:
         return [f"{self._ledger.last()} on CUDA tensors"]
 
     def _shut_down(self) -> None:
-        if self._index >= 0:
-            torch.cuda.set_device(self._index)
+        if self.index >= 0:
+            torch.cuda.set_device(self.index)
         self.inner.shutdown()
 
     def leave(self, why: str | None = None) -> None:

@@ -12,7 +12,7 @@ import torch
 from comity._core import Args
 from comity.errors import Error, MismatchError
 
-from .messages import EVER, FRAME, TYPES, U8, about, leave, number_of, of_call, read_frame, view
+from .messages import EVER, FRAME, TYPES, U8, about, leave, of_call, read_frame, type_number, view
 from .pending import Receive
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Inbox:
 
     def _differs(self, receive: Receive, number: int, size: int) -> Error | None:
         t = receive.tensor
-        if number_of(t) == number and t.numel() * t.element_size() == size:
+        if type_number(t.dtype) == number and t.numel() * t.element_size() == size:
             return None
         kind = TYPES[number] if number < len(TYPES) else "another type"
         cause = f"rank {self._source} sent {size} bytes of {kind}"

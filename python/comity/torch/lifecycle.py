@@ -417,8 +417,7 @@ class Lifecycle(Reconfigurable, Routes):
     def getBackendName(self) -> str:
         return "comity"
 
-    def _get_backend_name(self) -> str:
-        return "comity"
+    _get_backend_name = getBackendName
 
     def _get_sequence_number_for_group(self) -> int:
         return self._calls

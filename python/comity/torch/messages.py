@@ -6,6 +6,7 @@ A message is a frame of `FRAME` bytes with its tag, type and length, and with it
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import Any
 
 import torch
@@ -36,15 +37,19 @@ def type_number(dtype: torch.dtype) -> int:
     return _NUMBERS.get(dtype, _UNKNOWN)
 
 
-def number_of(t: torch.Tensor) -> int:
-    """The number of the tensor's type."""
-    return type_number(t.dtype)
+def gathered(group: Any, mine: bytes, args: _core.Args | None = None) -> list[bytes]:
+    """As many bytes from every rank, by rank."""
+    size, n = len(mine), group.size
+    given, got = array("b", mine), array("b", bytes(size * n))
+    group.run("all_gather", (given.buffer_info()[0], U8, size), (got.buffer_info()[0], U8, size * n), args)
+    taken = got.tobytes()
+    return [taken[r * size : (r + 1) * size] for r in range(n)]
 
 
 def frame_of(tag: int, t: torch.Tensor) -> bytes:
     """The frame of a message."""
     size = t.numel() * t.element_size()
-    head = _HEAD.pack(tag, number_of(t), 0, 0, size)
+    head = _HEAD.pack(tag, type_number(t.dtype), 0, 0, size)
     return head + (_bytes(t) if size <= FEW else b"").ljust(FEW, b"\0")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import threading
-from array import array
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 from comity.errors import UnavailableError
 
-from .messages import U8
+from .messages import gathered
 
 #: What the process group reads when it is made. Its own watchdog would end the process at an error, and at a limit. Here it only notes
 #: them, and Comity says what happened and gives the communicator up.
@@ -70,16 +69,9 @@ def beside_captures() -> None:
 def no_device_twice(group: Any, device: torch.device) -> None:
     """Refuse two ranks with one device, for which NCCL has no words. All members call this."""
     own = torch.cuda.get_device_properties(device)
-    given = array("b", bytes.fromhex(str(own.uuid).replace("-", ""))[:_UUID])
-    got = array("b", bytes(_UUID * group.size))
-    group.run(
-        "all_gather",
-        (given.buffer_info()[0], U8, _UUID),
-        (got.buffer_info()[0], U8, _UUID * group.size),
-    )
-    taken, first = got.tobytes(), {}
-    for rank in range(group.size):
-        uuid = taken[rank * _UUID : (rank + 1) * _UUID]
+    uuids = gathered(group, bytes.fromhex(str(own.uuid).replace("-", ""))[:_UUID])
+    first: dict[bytes, int] = {}
+    for rank, uuid in enumerate(uuids):
         if (other := first.setdefault(uuid, rank)) != rank:
             raise UnavailableError(
                 f"ranks {other} and {rank} would share a device ({own.name} is rank {group.rank}'s), and NCCL takes one rank per device: "

@@ -25,7 +25,7 @@ class PointToPoint(Calls):
         return self._under_way("send", request, tensors, memory, [])
 
     @in_block
-    def recv(self, tensors: list[torch.Tensor], srcRank: int, tag: int = 0) -> _c10d.Work:
+    def recv(self, tensors: list[torch.Tensor], srcRank: int | None, tag: int = 0) -> _c10d.Work:
         tensor = self._one(tensors, "recv")
         self._check("recv", tensor)
         after: list[Finish] = []
@@ -33,14 +33,9 @@ class PointToPoint(Calls):
         request = self._mail("recv", srcRank).recv(srcRank, tag, memory)
         return self._under_way("recv", request, tensors, memory, after)
 
-    @in_block
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _c10d.Work:
-        tensor = self._one(tensors, "recv")
-        self._check("recv", tensor)
-        after: list[Finish] = []
-        memory = host_place(tensor, after)
-        request = self._mail("recv", None).recv(None, tag, memory)
-        return self._under_way("recv", request, tensors, memory, after)
+        # Not by way of `self`: a device takes no such receive.
+        return PointToPoint.recv(self, tensors, None, tag)
 
     def _under_way(
         self, op: str, request: Any, result: Any, memory: torch.Tensor, after: list[Finish]

@@ -16,15 +16,9 @@ from .collectives import Collectives
 from .device import OPS, UNTAKEN
 
 #: Methods, and the names that torch's process group over NCCL has for the same in every version.
-_SAME = {
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "allgather",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all_single": "alltoall_base",
-    "alltoall": "alltoall",
+_SAME = {"all_to_all_single": "alltoall_base"} | {
+    name: name
+    for name in ("broadcast", "reduce", "allgather", "gather", "scatter", "reduce_scatter", "alltoall")
 }
 #: Options that a caller may leave out.
 _OPTIONS = {

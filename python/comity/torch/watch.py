@@ -16,15 +16,16 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from comity._core import Args
 from comity.errors import Error, MismatchError, PeerLostError
 from comity.errors import TimeoutError as LimitPassed
 
+from . import nccl
 from .ledger import NOTHING, SIZE, Ledger, difference, words
-from .messages import EVER, U8, left, of_call
+from .messages import EVER, gathered, left, of_call
 from .work import with_timeout
 
 #: Seconds between two meetings: while calls are made, and the longest.
@@ -69,25 +70,11 @@ def first_difference(parts: Sequence[bytes]) -> tuple[int, int]:
 class Watch:
     """The thread of one rank."""
 
-    def __init__(
-        self,
-        group: Any,
-        ledger: Ledger,
-        limit: Callable[[], float],
-        failed: Callable[[Error], None],
-        left: Callable[[Error], None],
-        state: Callable[[], int],
-        begins: Callable[[], None],
-    ) -> None:
-        """`limit`: seconds that a call may take. `failed`: told once why calls have no meaning any more. `left`: told which rank has left,
-        so that no call can be made. `state`: as in `Row`. `begins`: called first by the thread."""
+    def __init__(self, device: Any, group: Any, ledger: Ledger) -> None:
+        """`device`: the `DeviceGroup` whose calls these are; it is told what is found. `group`: of the core, of these threads."""
+        self._device = device
         self._group = group
         self._ledger = ledger
-        self._limit = limit
-        self._failed = failed
-        self._left = left
-        self._state = state
-        self._begins = begins
         self._target = 0
         self._wake = threading.Event()
         self._leaves = False
@@ -128,7 +115,8 @@ class Watch:
 
     def _serve(self) -> None:
         try:
-            self._begins()
+            if self._device.index >= 0:
+                nccl.beside_captures()
             before: list[Row] = []
             while True:
                 rows = self._meet()
@@ -154,12 +142,12 @@ class Watch:
     def _ended(self, error: Error) -> None:
         """No more meetings. Where a rank has left in good order, calls that need it may be under way all the same."""
         if left(error):
-            self._left(error)
-            while not self._leaves and not self._state():
+            self._device.left(error)
+            while not self._leaves and not self._device.state():
                 self._wake.wait(_IDLE)
             if self._leaves:
                 return
-        self._failed(error)
+        self._device.failed(error)
 
     def _answered(self) -> bool:
         """Whether all was compared that was called when somebody asked."""
@@ -180,8 +168,8 @@ class Watch:
         calls = ledger.absorb()
         if asked is not None and self._asked_upto is None:
             self._asked_upto = calls
-        row = Row(calls, ledger.digest(self._target), self._state(), self._leaves)
-        all_rows = self._gather(array("q", row).tobytes())
+        row = Row(calls, ledger.digest(self._target), self._device.state(), self._leaves)
+        all_rows = gathered(self._group, array("q", row).tobytes(), _ANY_TIME)
         return [Row(*array("q", r)) for r in all_rows]
 
     def _judge(self, rows: list[Row]) -> bool:
@@ -205,11 +193,11 @@ class Watch:
         if self._leaves:
             self._verdict = error
         else:
-            self._failed(error)
+            self._device.failed(error)
 
     def _mismatch(self, upto: int) -> MismatchError:
         ledger, me = self._ledger, self._group.rank
-        parts = self._gather(ledger.part(upto))
+        parts = gathered(self._group, ledger.part(upto), _ANY_TIME)
         at, other = first_difference(parts)
         at_byte = at * SIZE
         calls = [part[at_byte : at_byte + SIZE] for part in parts]
@@ -236,7 +224,7 @@ class Watch:
         if rows[rank].state == BROKEN:
             cause = f"NCCL failed on rank {rank}; the words of torch above, and NCCL_DEBUG=INFO, say more"
             return PeerLostError(f"{call}: {cause}", rank, call, cause)
-        said = f"{call} did not end within {self._limit():g} s on rank {rank}: "
+        said = f"{call} did not end within {self._device.limit():g} s on rank {rank}: "
         if not late:
             cause = "all ranks have made it, or sends and receives in a batch have no match"
             return with_timeout(LimitPassed(said + cause, None, call, cause))
@@ -255,18 +243,6 @@ class Watch:
 
     def _call(self, at: int) -> str:
         """A call in words, by a rank that has made it."""
-        parts = self._gather(self._ledger.call(at) if at >= self._ledger.agreed else self._ledger.latest)
+        own = self._ledger.call(at) if at >= self._ledger.agreed else self._ledger.latest
+        parts = gathered(self._group, own, _ANY_TIME)
         return words(next((p for p in parts if p != NOTHING), NOTHING), at + 1)
-
-    def _gather(self, mine: bytes) -> list[bytes]:
-        """As many bytes from every rank, by rank."""
-        size, n = len(mine), self._group.size
-        given, got = array("b", mine), array("b", bytes(size * n))
-        self._group.run(
-            "all_gather",
-            (given.buffer_info()[0], U8, size),
-            (got.buffer_info()[0], U8, size * n),
-            _ANY_TIME,
-        )
-        taken = got.tobytes()
-        return [taken[r * size : (r + 1) * size] for r in range(n)]

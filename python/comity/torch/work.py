@@ -69,9 +69,6 @@ class Several:
     def done(self) -> bool:
         return all(r.done() for r in self._requests)
 
-    def settles(self, seconds: float) -> bool:
-        return self.done()
-
     def exception(self) -> BaseException | None:
         return next((e for r in self._requests if (e := r.exception()) is not None), None)
 

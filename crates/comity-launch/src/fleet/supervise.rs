@@ -452,7 +452,7 @@ impl Fleet {
         self.output.drain();
         while let Some((stream, error)) = self.output.failure() {
             if self.plan.job.log_dir.is_none() {
-                self.tell(Event::Unread { problem: unread(stream, error) });
+                self.tell(Event::Stop(StopReason::Unread(unread(stream, error))));
             }
         }
     }

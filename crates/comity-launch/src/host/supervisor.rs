@@ -666,7 +666,7 @@ impl Supervisor {
         while let Some((stream, error)) = self.output.failure() {
             // The logs still have a reader.
             if self.job.logs.is_none() {
-                self.hear(Event::Unread { problem: unread(stream, error) });
+                self.hear(Event::Stop(StopReason::Unread(unread(stream, error))));
             }
         }
     }

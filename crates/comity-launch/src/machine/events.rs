@@ -62,8 +62,6 @@ pub(crate) enum Event {
     GivenUp(Vec<(usize, usize)>),
     /// The user, or the loss of the user's process, ends the job.
     Stop(StopReason),
-    /// Nobody takes the output any more.
-    Unread { problem: Problem },
     /// The launcher that this one obeys wants its ranks ended.
     Ordered(StopOrder),
     /// Answer to [`Action::LookForStrays`].
@@ -141,7 +139,7 @@ pub(crate) enum StopReason {
     },
     TimedOut,
     /// Nobody takes the output any more.
-    Unread,
+    Unread(Problem),
     /// The process that the user started is gone, or the launcher that this one obeys.
     Orphaned,
     Unstarted,
@@ -150,7 +148,7 @@ pub(crate) enum StopReason {
 impl StopReason {
     /// Returns whether neither a rank nor a host failed: to start the job again would not be what is wanted.
     pub(crate) fn is_from_outside(&self) -> bool {
-        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread | Self::Orphaned)
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut | Self::Unread(_) | Self::Orphaned)
     }
 
     pub(super) fn is_ctrl_c(&self) -> bool {

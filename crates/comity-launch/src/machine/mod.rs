@@ -257,7 +257,6 @@ pub(crate) struct Machine {
     /// Problems of hosts before anything ran.
     pub(crate) problems: Vec<Problem>,
     unstarted: Option<Problem>,
-    unread: Option<Problem>,
     /// Hosts that were lost, and why.
     losses: Vec<(usize, String)>,
     looked: Instant,
@@ -303,7 +302,6 @@ impl Machine {
             cut_off: None,
             problems: Vec::new(),
             unstarted: None,
-            unread: None,
             losses: Vec::new(),
             looked: now,
             hurried: false,
@@ -360,10 +358,6 @@ impl Machine {
             Event::OtherEnds { node } => self.others_fail(node, Duration::ZERO, now),
             Event::GivenUp(all) => self.given_up = all,
             Event::Stop(reason) => self.stop(reason, now),
-            Event::Unread { problem } => {
-                self.unread.get_or_insert(problem);
-                self.stop(StopReason::Unread, now);
-            }
             Event::Ordered(order) => self.ordered(order),
             Event::Strays { left } => self.strays(left, now),
             Event::Output { open, pending, written } => self.output(open, pending, written, now),

@@ -126,10 +126,6 @@ impl Verdict {
 }
 
 fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8) {
-    let problem = |problem: &Option<super::Problem>, otherwise: &str| match problem {
-        Some(problem) => (problem.why.clone(), problem.code),
-        None => (otherwise.into(), REFUSED),
-    };
     match cause {
         StopReason::Failed { rank, ending } => {
             if let Err(circle) = blamed(machine)
@@ -164,9 +160,12 @@ fn told(machine: &Machine, cause: &StopReason, name: NameOf<'_>) -> (String, u8)
             let seconds = machine.plan.timeout.unwrap_or_default().as_secs_f64();
             (format!("ended because the job took longer than --timeout {seconds} s"), 124)
         }
-        StopReason::Unread => problem(&machine.unread, "ended because its output cannot be written"),
+        StopReason::Unread(problem) => (problem.why.clone(), problem.code),
         StopReason::Orphaned => ("ended because the process that started it is gone".into(), 137),
-        StopReason::Unstarted => problem(&machine.unstarted, "not all ranks could be started"),
+        StopReason::Unstarted => match &machine.unstarted {
+            Some(problem) => (problem.why.clone(), problem.code),
+            None => ("not all ranks could be started".into(), REFUSED),
+        },
     }
 }
 

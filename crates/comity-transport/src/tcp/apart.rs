@@ -111,10 +111,7 @@ fn a_send_thread_that_is_stuck_holds_up_nobody() {
         let block = vec![7; 1 << 20];
         let put = fill(&mut a, &block);
         let thread = a.framing.thread().unwrap();
-        assert!(
-            a.busy_thread().is_some() && thread.handed() > framing::BATCHES as u64,
-            "the thread was not used"
-        );
+        assert!(thread.is_busy() && thread.handed() > framing::BATCHES as u64, "the thread was not used");
         drop_soon(a);
         let mut got = 0;
         let mut place = block.clone();

@@ -179,11 +179,6 @@ impl TcpLink {
         Self { sockets, out, framing, receiver, error: None, ends, at: 0 }
     }
 
-    /// Returns the thread that sends, while it has something to send.
-    fn busy_thread(&self) -> Option<&SendThread> {
-        self.framing.thread().filter(|_| self.framing.is_threaded())
-    }
-
     /// Keep the first error, and where it was seen.
     fn fail(&mut self, e: LinkError, at: usize) -> LinkError {
         if self.error.is_none() {
@@ -290,7 +285,7 @@ impl Link for TcpLink {
     fn fds<'a>(&'a self, interest: Interest, out: &mut Vec<(BorrowedFd<'a>, Interest)>) {
         let recv = self.receiver.line.turn;
         let send = self.out.turn;
-        let thread = self.busy_thread();
+        let thread = self.framing.thread().filter(|thread| thread.is_busy());
         let one = interest.recv && interest.send && recv == send && thread.is_none();
         if interest.recv {
             out.push((self.sockets[recv].as_fd(), Interest { recv: true, send: one }));

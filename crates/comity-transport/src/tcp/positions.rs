@@ -245,7 +245,7 @@ pub(super) struct Outbound {
     rest: FrameRoute,
     /// The connection of the frames that leave.
     pub(super) turn: usize,
-    route: Route,
+    pub(super) route: Route,
     cutting: CutLengths,
 }
 
@@ -260,11 +260,6 @@ impl Outbound {
         let is_long = self.route.connections > 1 && len >= self.cutting.long;
         self.rest = if is_long { FrameRoute::Aside } else { FrameRoute::Home };
         is_long
-    }
-
-    /// Returns true if one connection carries all long messages of this direction, and none of the other.
-    pub(super) fn is_narrow(&self) -> bool {
-        self.route.is_narrow()
     }
 
     /// The connection of the next frame that goes aside.

@@ -409,9 +409,7 @@ fn combine(dtype: DType, op: ReduceOp) -> Combine {
 /// MPI of one of the families.
 #[derive(Clone, Copy, Debug)]
 pub enum Family {
-    /// Handles are pointers.
     Pointers(&'static Mpi<Pointer>),
-    /// Handles are ints.
     Ints(&'static Mpi<c_int>),
 }
 

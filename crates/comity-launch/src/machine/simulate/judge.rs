@@ -231,7 +231,7 @@ fn the_cause_is_true(world: &World<'_>) -> Judgement {
         Some(StopReason::Interrupted { signal }) => expect(code, Ending::Signal(*signal).code(), &cause)?,
         Some(StopReason::TimedOut) => expect(code, 124, &cause)?,
         Some(StopReason::Orphaned) => expect(code, 137, &cause)?,
-        Some(StopReason::Unread) => expect(code, 141, &cause)?,
+        Some(StopReason::Unread(_)) => expect(code, 141, &cause)?,
         Some(StopReason::Unstarted) if unstarted => {}
         Some(StopReason::Unstarted) => return broken("all could be started".into()),
         None if world.s.role == Role::Node && code != 0 => {}

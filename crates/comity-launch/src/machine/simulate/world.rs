@@ -419,7 +419,10 @@ impl<'a> World<'a> {
             PlantedFault::Unread { .. } => {
                 self.is_read = false;
                 self.mark_stop(0);
-                self.hear(0, Event::Unread { problem: Problem { why: "nobody reads".into(), code: 141 } });
+                self.hear(
+                    0,
+                    Event::Stop(StopReason::Unread(Problem { why: "nobody reads".into(), code: 141 })),
+                );
             }
             PlantedFault::Refuse { .. } => {}
         }

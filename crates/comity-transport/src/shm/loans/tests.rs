@@ -250,9 +250,8 @@ fn a_loan_ends_with_its_lender() {
     // One that is killed says nothing: its socket closes.
     let (near, far) = UnixStream::pair().unwrap();
     let socket = near.try_clone().unwrap();
-    let other = thread::spawn(move || ShmLink::attach(far, Pull::default()).unwrap());
     let mut a = ShmLink::create(near, Pull::default()).unwrap();
-    let mut b = other.join().unwrap();
+    let mut b = ShmLink::attach(far, Pull::default()).unwrap();
     meet(a.as_mut(), b.as_mut(), &mut memory);
     offer(a.as_mut(), &[], memory.all()).unwrap();
     socket.shutdown(Shutdown::Both).unwrap();

@@ -63,11 +63,6 @@ pub(super) trait Framing: Send + fmt::Debug {
         None
     }
 
-    /// Returns true if that thread has something to send.
-    fn is_threaded(&self) -> bool {
-        false
-    }
-
     /// End that thread.
     fn end_thread(&mut self) {}
 }
@@ -122,7 +117,7 @@ pub(super) fn framing(
         if seals.is_empty() { Box::<Clear>::default() } else { Box::new(SealedSender::new(seals)) };
     match threads {
         // What also carries the other direction is better left to one thread.
-        Some(threads) if out.is_narrow() => Box::new(Batching::new(inner, threads)),
+        Some(threads) if out.route.is_narrow() => Box::new(Batching::new(inner, threads)),
         _ => inner,
     }
 }

@@ -132,6 +132,11 @@ impl SendThread {
         Ok(Self { shared, thread: Some(thread), among, process, handed: 0, known: 0 })
     }
 
+    /// Returns true if the caller does not know the end of all batches.
+    pub(in crate::tcp) fn is_busy(&self) -> bool {
+        self.handed > self.known
+    }
+
     /// Most bytes that can be under way.
     pub(in crate::tcp) fn chunk(&self) -> usize {
         BATCHES * PIECE
@@ -417,10 +422,6 @@ impl Framing for Batching {
 
     fn thread(&self) -> Option<&SendThread> {
         self.thread.as_ref()
-    }
-
-    fn is_threaded(&self) -> bool {
-        !self.batches.is_empty()
     }
 
     fn end_thread(&mut self) {
