@@ -1,5 +1,6 @@
-# Before each script of a step: the first command that fails ends it.
+# Before each script of a step: the first command that fails ends it. What it says comes in its order: reasons stand at the end.
 set -eu
+exec 2>&1
 
 # says WORDS COMMAND...: it ends well, and says these words.
 says() {
