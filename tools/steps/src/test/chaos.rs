@@ -2,7 +2,6 @@
 
 use super::{
     scope::Scope,
-    sshd::sshd,
     step::{Outcome, Why},
 };
 use ::chaos::Choice;
@@ -20,8 +19,6 @@ pub(super) fn hour(scope: &Scope) -> Outcome {
 }
 
 fn for_minutes(minutes: f64, seed: u64) -> Outcome {
-    // The lane over ssh needs one; it says so where there is none.
-    let _ = sshd();
     match ::chaos::unable() {
         Some(why) => Err(Why::Missing(why)),
         None => Ok(::chaos::run(&Choice::for_tests(minutes, seed))?),

@@ -1,19 +1,20 @@
 //! Hosts as network namespaces, with an sshd each, and a desk from which they are reached: at a switch, or by cables.
 //!
 //! ```text
-//! desk 10.78.0.1 --+-- a 10.78.0.2   (network namespaces; the bridge is in one of its own)
+//! desk 10.78.0.1 --+-- a 10.78.0.2   (the switch is a bridge in a namespace of its own)
 //!                  +-- b 10.78.0.3
 //!                  +-- c 10.78.0.4
 //! ```
 //!
-//! They share the file system. What one host is to see otherwise, its sshd mounts for itself.
+//! They share the file system. What one host is to see otherwise, its sshd mounts for itself. The desk's `ssh` is one that knows them.
 
 use super::{
-    jobs::until,
+    jobs::{comity_word, script, until},
     requirements::{self, Ask},
     step::{Outcome, Why},
 };
-use std::path::PathBuf;
+use scope::Rng;
+use std::{env, fs, path::PathBuf, thread::sleep, time::Duration};
 use tasks::{
     child::{Running, Task},
     netns::Hosts,
@@ -23,74 +24,68 @@ use tasks::{
 pub(super) const ASKS: &[Ask] =
     &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("ssh", "openssh-client")];
 
-/// Packages that are unpacked where they are not installed.
+/// Packages that are unpacked where they are not installed, their folder beside what cargo built, and the server in it.
 const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
-/// Their folder beside what cargo built, and the server in it.
 const FOLDER: &str = "sshd";
 const SERVER: &str = "usr/sbin/sshd";
+
+/// Seconds from the end of a job, or of its launcher, or of the way to it, until nothing of it is left anywhere.
+const CLEAN: u64 = 5;
+
+/// End of a cable: a host, its adapter, and that one's address, if it gets one.
+pub(super) type End = (&'static str, &'static str, &'static str);
+
+/// Cables between the desk and hosts.
+pub(super) struct Cabling {
+    /// Each host with its address for the desk, and the host that is on ssh's way to it.
+    hosts: &'static [(&'static str, &'static str, Option<&'static str>)],
+    cables: &'static [[End; 2]],
+    /// The desk has a rank, too.
+    desk_works: bool,
+}
+
+/// The desk and three hosts at one switch.
+pub(super) const SWITCH: Cabling = Cabling {
+    hosts: &[("a", "10.78.0.2", None), ("b", "10.78.0.3", None), ("c", "10.78.0.4", None)],
+    cables: &[
+        [("desk", "eth0", "10.78.0.1/24"), ("switch", "p0", "")],
+        [("a", "eth0", "10.78.0.2/24"), ("switch", "p1", "")],
+        [("b", "eth0", "10.78.0.3/24"), ("switch", "p2", "")],
+        [("c", "eth0", "10.78.0.4/24"), ("switch", "p3", "")],
+    ],
+    desk_works: false,
+};
+
+/// The desk and two hosts, a cable between each two, each a network of its own.
+pub(super) const TRIANGLE: Cabling = Cabling {
+    hosts: &[("a", "10.79.1.2", None), ("b", "10.79.3.2", None)],
+    cables: &[
+        CHAIN.cables[0],
+        CHAIN.cables[1],
+        [("desk", "c2", "10.79.3.1/30"), ("b", "c2", "10.79.3.2/30")],
+    ],
+    desk_works: true,
+};
+
+/// The desk, a and b in a row.
+pub(super) const CHAIN: Cabling = Cabling {
+    hosts: &[("a", "10.79.1.2", None), ("b", "10.79.2.2", Some("a"))],
+    cables: &[
+        [("desk", "c0", "10.79.1.1/30"), ("a", "c0", "10.79.1.2/30")],
+        [("a", "c1", "10.79.2.1/30"), ("b", "c1", "10.79.2.2/30")],
+    ],
+    desk_works: true,
+};
 
 /// Hosts with their servers.
 pub(super) struct SshNet<'a> {
     pub(super) folder: &'a Scratch,
-    pub(super) cabling: Cabling,
     pub(super) hosts: Hosts,
+    cabling: &'static Cabling,
     server: PathBuf,
     /// The home of logins, the folder `own`, is another one on each host.
     is_apart: bool,
     sshd: Vec<Running>,
-}
-
-/// Cables between the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cabling {
-    /// The desk and three hosts at one switch; the ranks run on the hosts.
-    Switch,
-    /// The desk and two hosts, a cable between each two, each a network of its own. The desk has a rank, too.
-    Triangle,
-    /// The desk, a and b in a row. The desk has a rank; a is on ssh's way to b.
-    Chain,
-}
-
-impl Cabling {
-    pub(super) fn hosts(self) -> &'static [&'static str] {
-        match self {
-            Self::Switch => &["a", "b", "c"],
-            Self::Triangle | Self::Chain => &["a", "b"],
-        }
-    }
-
-    /// Cables without a switch: two hosts, and the address of each end.
-    fn cables(self) -> &'static [[&'static str; 4]] {
-        const TRIANGLE: [[&str; 4]; 3] = [
-            ["desk", "a", "10.79.1.1", "10.79.1.2"],
-            ["a", "b", "10.79.2.1", "10.79.2.2"],
-            ["desk", "b", "10.79.3.1", "10.79.3.2"],
-        ];
-        match self {
-            Self::Switch => &[],
-            Self::Triangle => &TRIANGLE,
-            Self::Chain => &TRIANGLE[..2],
-        }
-    }
-
-    /// Return whether all are at one switch.
-    fn is_switched(self) -> bool {
-        self == Self::Switch
-    }
-
-    /// Lines of ssh's configuration for a host, and its address.
-    fn way(self, host: &str) -> (String, String) {
-        let at = match (self, host) {
-            (Self::Switch, _) => {
-                format!("10.78.0.{}", 2 + self.hosts().iter().position(|h| *h == host).unwrap_or_default())
-            }
-            (_, "a") => "10.79.1.2".into(),
-            (Self::Triangle, _) => "10.79.3.2".into(),
-            (Self::Chain, _) => "10.79.2.2".into(),
-        };
-        let jump = if (self, host) == (Self::Chain, "b") { "  ProxyJump a\n" } else { "" };
-        (format!("Host {host}\n  HostName {at}\n{jump}"), at)
-    }
 }
 
 /// A server on a host, and what its logins find otherwise than others.
@@ -107,57 +102,64 @@ pub(super) struct SshHost<'a> {
 
 impl<'a> SshNet<'a> {
     /// The hosts, or what is missing for them.
-    pub(super) fn new(kind: &str, folder: &'a Scratch, cabling: Cabling, is_apart: bool) -> Outcome<Self> {
-        let switch: &[&str] = if cabling.is_switched() { &["switch"] } else { &[] };
-        let hosts = Hosts::new(kind, &[&["desk"], switch, cabling.hosts()].concat()).map_err(Why::Missing)?;
-        let mut net = Self { folder, cabling, hosts, server: sshd()?, is_apart, sshd: Vec::new() };
-        net.cable()?;
+    pub(super) fn new(
+        kind: &str,
+        folder: &'a Scratch,
+        cabling: &'static Cabling,
+        is_apart: bool,
+    ) -> Outcome<Self> {
+        let all: Vec<_> = ["desk", "switch"].into_iter().chain(cabling.hosts.iter().map(|h| h.0)).collect();
+        let hosts = Hosts::new(kind, &all).map_err(Why::Missing)?;
+        hosts.ip("switch", "link add name br0 type bridge")?;
+        hosts.ip("switch", "link set br0 up")?;
+        let mut net = Self { folder, hosts, cabling, server: sshd()?, is_apart, sshd: Vec::new() };
+        cabling.cables.iter().try_for_each(|ends| net.cable(*ends))?;
         net.keygen("id")?;
         make(&folder.join("own"))?;
+        make(&folder.join("bin"))?;
+        let config = folder.text("config");
+        script(&folder.join("bin/ssh"), &format!("#!/bin/sh\nexec /usr/bin/ssh -F {config} \"$@\"\n"))?;
         net.write("passwd", &users_of_sshd(&folder.join("own"))?)?;
+        let own = ["id", "known"].map(|file| folder.text(file));
+        net.write(
+            "config",
+            &format!(
+                "Host *\n  IdentityFile {}\n  UserKnownHostsFile {}\n  IdentitiesOnly yes\n",
+                own[0], own[1]
+            ),
+        )?;
         let mut known = String::new();
-        let mut config = String::new();
-        for host in cabling.hosts() {
-            let key = net.keygen(&format!("host_{host}"))?;
-            let (lines, at) = cabling.way(host);
-            known += &format!("{at} {key}");
-            config += &lines;
-            net.serve(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
+        for (host, at, _) in cabling.hosts {
+            known += &format!("{at} {}", net.keygen(&format!("host_{host}"))?);
+            net.serve_as(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
         }
         net.write("known", &known)?;
-        config += &format!(
-            "Host *\n  IdentityFile {}\n  UserKnownHostsFile {}\n  IdentitiesOnly yes\n",
-            folder.text("id"),
-            folder.text("known")
-        );
-        net.write("config", &config)?;
-        let here: &[&str] = if cabling.is_switched() { &[] } else { &["localhost"] };
-        let lines = here.iter().chain(cabling.hosts()).map(|h| format!("{h} slots=1\n"));
+        let lines = net.ranks().map(|h| format!("{h} slots=1\n"));
         net.write("hosts", &format!("# the hosts\n{}", lines.collect::<String>()))?;
-        net.answer(cabling.hosts())?;
+        net.names().try_for_each(|host| net.answer(&[host]))?;
         Ok(net)
     }
 
-    /// Makes the cables.
-    fn cable(&self) -> Result<(), String> {
-        for (number, [one, other, at_one, at_other]) in self.cabling.cables().iter().enumerate() {
-            let device = format!("c{number}");
-            self.hosts.cable([(one, &device), (other, &device)])?;
-            for (host, at) in [(one, at_one), (other, at_other)] {
-                self.hosts.ip(host, &format!("addr add {at}/30 dev {device}"))?;
-                self.hosts.ip(host, &format!("link set {device} up"))?;
+    /// Names of the hosts.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.cabling.hosts.iter().map(|host| host.0)
+    }
+
+    /// Hosts with a rank, in their order.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.cabling.desk_works.then_some("localhost").into_iter().chain(self.names())
+    }
+
+    /// A cable between two hosts.
+    pub(super) fn cable(&self, ends: [End; 2]) -> Result<(), String> {
+        self.hosts.cable(ends.map(|(host, device, _)| (host, device)))?;
+        for (host, device, at) in ends {
+            match (host, at) {
+                ("switch", _) => self.hosts.ip(host, &format!("link set {device} master br0"))?,
+                (_, "") => {}
+                _ => self.hosts.ip(host, &format!("addr add {at} dev {device}"))?,
             }
-        }
-        if !self.cabling.is_switched() {
-            return Ok(());
-        }
-        self.hosts.ip("switch", "link add name br0 type bridge")?;
-        self.hosts.ip("switch", "link set br0 up")?;
-        for (number, host) in ["desk"].iter().chain(self.cabling.hosts()).enumerate() {
-            self.hosts.cable([(host, "eth0"), ("switch", &format!("p{number}"))])?;
-            self.hosts.ip("switch", &format!("link set p{number} master br0 up"))?;
-            self.hosts.ip(host, &format!("addr add 10.78.0.{}/24 dev eth0", number + 1))?;
-            self.hosts.ip(host, "link set eth0 up")?;
+            self.hosts.ip(host, &format!("link set {device} up"))?;
         }
         Ok(())
     }
@@ -174,38 +176,29 @@ impl<'a> SshNet<'a> {
         read(path.with_extension("pub"))
     }
 
-    /// Start one more server on a host, known to the desk's ssh by its name.
-    pub(super) fn serve_as(&mut self, also: &SshHost<'_>) -> Result<(), String> {
-        let (_, at) = self.cabling.way(also.host);
-        let entry =
-            format!("Host {}\n  HostName {at}\n  Port {}\n  HostKeyAlias {at}\n", also.name, also.port);
+    /// Start a server on a host, known to the desk's ssh by its name.
+    pub(super) fn serve_as(&mut self, one: &SshHost<'_>) -> Result<(), String> {
+        let SshHost { name, host, port, before, users } = *one;
+        let (_, at, over) = self.cabling.hosts.iter().find(|h| h.0 == host).ok_or("no such host")?;
+        let jump = over.map_or_else(String::new, |over| format!("  ProxyJump {over}\n"));
+        let entry = format!("Host {name}\n  HostName {at}\n  Port {port}\n  HostKeyAlias {at}\n{jump}");
         self.write("config", &(entry + &read(self.folder.join("config"))?))?;
-        self.serve(also)
-    }
-
-    fn serve(&mut self, one: &SshHost<'_>) -> Result<(), String> {
         let path = |file: &str| self.folder.text(file);
-        let settings = format!(
-            "Port {}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
-            one.port,
-            path(&format!("host_{}", one.host)),
-            path(one.users)
-        );
-        let host = one.host;
         let own = path("own");
-        let (settings, before) = match self.is_apart {
-            true => (
-                format!("{settings}SetEnv XDG_CACHE_HOME={own}/.cache\n"),
-                format!("mkdir -p {own}\nmount -t tmpfs none {own}\n{}", one.before),
-            ),
-            false => (settings, one.before.to_owned()),
-        };
-        let settings = self.write(&format!("sshd_{}", one.name), &settings)?;
+        let apart = format!("SetEnv XDG_CACHE_HOME={own}/.cache XDG_RUNTIME_DIR={own}\n");
+        let settings = format!(
+            "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n{}",
+            path(&format!("host_{host}")),
+            path(users),
+            if self.is_apart { apart.as_str() } else { "" }
+        );
+        let mount =
+            if self.is_apart { format!("mount -t tmpfs -o mode=700 none {own}\n") } else { String::new() };
+        let settings = self.write(&format!("sshd_{name}"), &settings)?;
         // The server wants a user and a folder of its own, which others need not see.
         let script = format!(
-            "set -e\nhostname {host}\nmkdir -p /run/sshd\nmount --bind {} /etc/passwd\n{}\nexec {} -D -e -f {}",
+            "set -e\nhostname {host}\nmkdir -p /run/sshd\nmount --bind {} /etc/passwd\n{mount}{before}\nexec {} -D -e -f {}",
             path("passwd"),
-            before,
             self.server.display(),
             settings.display()
         );
@@ -219,18 +212,96 @@ impl<'a> SshNet<'a> {
 
     /// Until every sshd does.
     pub(super) fn answer(&self, names: &[&str]) -> Result<(), String> {
-        let ask =
-            |host: &str| Ok(self.desk(&["ssh", "-F", &self.folder.text("config"), host, "true"]).run().ok());
+        let ask = |host: &str| Ok(self.on(host, "true").ok());
         names.iter().try_for_each(|host| until(&format!("the sshd of {host}"), 20, || ask(host)).map(drop))
     }
 
+    /// A command at the desk.
     pub(super) fn desk(&self, words: &[&str]) -> Task {
-        self.hosts.within("desk").args(words)
+        let path = env::var("PATH").unwrap_or_default();
+        self.hosts.within("desk").args(words).env("PATH", format!("{}:{path}", self.folder.text("bin")))
+    }
+
+    /// Output of a line of shell on a host.
+    pub(super) fn on(&self, host: &str, line: &str) -> Result<String, String> {
+        self.desk(&["ssh", host, line]).run()
+    }
+
+    /// A job with these flags, of this command.
+    pub(super) fn launch(&self, flags: &[&str], words: &[&str]) -> Result<Running, String> {
+        self.launch_by(&comity_word(), flags, words)
+    }
+
+    /// The same, started by this program.
+    pub(super) fn launch_by(
+        &self,
+        launcher: &str,
+        flags: &[&str],
+        words: &[&str],
+    ) -> Result<Running, String> {
+        let task = self.desk(&[launcher, "launch", "--hostfile", &self.folder.text("hosts")]);
+        task.args(flags).arg("--").args(words).folder(&self.folder.join("own")).limit(300).start()
+    }
+
+    /// A job that is at work, at some moment of it. Each rank has a child that has left its session.
+    pub(super) fn busy(&self, random: &mut Rng) -> Result<Running, String> {
+        let calls = "setsid sleep 1000 & exec \"$0\" bench all_reduce --sizes 64K --budget 60";
+        let job = self.launch(&[], &["sh", "-c", calls, &comity_word()])?;
+        self.names().try_for_each(|host| self.await_rank(host))?;
+        sleep(Duration::from_millis(random.between(0, 1500)));
+        Ok(job)
+    }
+
+    /// Wait until a rank runs on a host.
+    pub(super) fn await_rank(&self, host: &str) -> Result<(), String> {
+        until("a rank", 20, || Ok((!self.ranks_of(host)?.is_empty()).then_some(())))
+    }
+
+    pub(super) fn ranks_of(&self, host: &str) -> Result<Vec<u32>, String> {
+        let is_rank = |(pid, _): &(u32, String)| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.windows(12).any(|w| w == b"COMITY_RANK=")
+        };
+        Ok(self.running(host)?.into_iter().filter(is_rank).map(|(pid, _)| pid).collect())
+    }
+
+    /// What runs on a host but its servers: number and name.
+    pub(super) fn running(&self, host: &str) -> Result<Vec<(u32, String)>, String> {
+        let named = self.hosts.pids(host)?.into_iter().filter_map(|pid| Some((pid, name(pid)?)));
+        Ok(named.filter(|(_, name)| name != "sshd").collect())
+    }
+
+    /// A process of the desk with this name, and this word in its command.
+    pub(super) fn at_desk(&self, name: &str, word: &str) -> Result<u32, String> {
+        let has = |pid: &u32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|b| *b == 0).any(|w| w == word.as_bytes())
+        };
+        let all = self.running("desk")?.into_iter().filter(|(_, of)| of == name);
+        all.map(|(pid, _)| pid).find(has).ok_or_else(|| format!("no {name} with {word} runs at the desk"))
+    }
+
+    /// Nothing but the servers is left.
+    pub(super) fn clean(&self) -> Result<(), String> {
+        let mut left = Vec::new();
+        let gone = until("an end of all", CLEAN, || {
+            let hosts = ["desk"].into_iter().chain(self.names());
+            left = hosts.map(|host| self.running(host)).collect::<Result<Vec<_>, _>>()?.concat();
+            Ok(left.is_empty().then_some(()))
+        });
+        gone.map_err(|e| format!("{e}; there is left {left:?}"))
     }
 }
 
+/// Name of a process that lives.
+fn name(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (front, state) = stat.rsplit_once(") ")?;
+    (!state.starts_with(['Z', 'X'])).then(|| front.split_once('(').map(|(_, name)| name.to_owned()))?
+}
+
 /// The installed server, or the one of Debian's packages, unpacked.
-pub(super) fn sshd() -> Outcome<PathBuf> {
+fn sshd() -> Outcome<PathBuf> {
     let installed = PathBuf::from("/usr/sbin/sshd");
     if installed.exists() {
         Ok(installed)

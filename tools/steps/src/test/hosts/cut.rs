@@ -6,7 +6,7 @@
 //!              the same where packets vanish and no host sees it  (each end of the cable hangs on a switch that is taken away)
 //! ```
 
-use super::shapes::{CHAIN, Lan, PLAIN, Shape};
+use super::{CHAIN, Lan, NAMES, PLAIN, Shape};
 use crate::test::{
     jobs::{fails, has, timed, until},
     scope::Scope,
@@ -21,9 +21,13 @@ use tasks::{
     place::built,
 };
 
-const CABLES: &[super::shapes::Cable] = &[(0, 1, "c0", "10.71.1.%/30"), (0, 1, "c1", "10.71.2.%/30")];
-
-const TWO: Shape = Shape { hosts: 2, cables: CABLES, also: OFFERED, master: &["10.71.1.1"], ..PLAIN };
+const TWO: Shape = Shape {
+    hosts: 2,
+    cables: &[(0, 1, "c0", "10.71.1.%/30"), (0, 1, "c1", "10.71.2.%/30")],
+    also: OFFERED,
+    master: &["10.71.1.1"],
+    ..PLAIN
+};
 
 /// The settings of `comity cluster config --auto-setup`.
 const OFFERED: &[(usize, &str)] = &[
@@ -90,7 +94,7 @@ fn start(lan: &Lan<'_>, what: [&str; 2], key: &Path, vars: &[(&str, &str)]) -> R
     let rank = |rank: usize| {
         let task = lan.within(rank).arg(built("debug", "examples/load")).args(what).limit(60);
         let task = task.env("COMITY_RANK", rank.to_string()).env("COMITY_SIZE", shape.hosts.to_string());
-        let task = task.env("COMITY_HOST", ["a", "b", "c"][rank]).env("COMITY_KEY_FILE", key);
+        let task = task.env("COMITY_HOST", NAMES[rank]).env("COMITY_KEY_FILE", key);
         let task = task.env("MASTER_ADDR", shape.master[0]).env("MASTER_PORT", "7403");
         vars.iter().fold(task, |task, (name, value)| task.env(name, value)).start()
     };

@@ -5,9 +5,10 @@ use crate::test::{
     jobs::{has, timed},
     requirements::Ask,
     scope::Scope,
-    ssh::net::Cabling,
+    sshd::SWITCH,
     step::Outcome,
 };
+use scope::Rng;
 use tasks::place::{Scratch, program, read};
 
 pub(in crate::test) const ASKS: &[Ask] = &[
@@ -22,9 +23,9 @@ pub(in crate::test) const ASKS: &[Ask] = &[
 const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "back\\slash ; & | < >"];
 
 /// Jobs on hosts where these shells are root's: a job, words that shells like to change, a rank that is killed.
-pub(in crate::test) fn check(_: &Scope) -> Outcome {
+pub(in crate::test) fn check(scope: &Scope) -> Outcome {
     let scratch = Scratch::new("ssh-shells")?;
-    let net = Net::new("ssh", &scratch, Cabling::Switch, true)?;
+    let net = Net::new("ssh", &scratch, &SWITCH, true)?;
     let users = read(scratch.join("passwd"))?;
     for name in ["fish", "tcsh"] {
         let shell = program(name).ok_or_else(|| format!("there is no {name}"))?;
@@ -34,7 +35,7 @@ pub(in crate::test) fn check(_: &Scope) -> Outcome {
             // Else this tries nothing.
             has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
             passes_words(&net)?;
-            loses_a_rank(&net)?;
+            loses_a_rank(&net, &mut Rng::new(scope.seed))?;
             net.clean()
         })?;
     }
