@@ -13,7 +13,7 @@ use super::{
     jobs::{comity_word, fails, has, script, timed},
     requirements::Ask,
     scope::Scope,
-    sshd::{End, SWITCH, SshHost, SshNet},
+    sshd::{End, SERVER, SWITCH, SshHost, SshNet},
     step::Outcome,
 };
 use crate::softverbs;
@@ -31,6 +31,7 @@ pub(super) const ASKS: &[Ask] = &[
     Ask::Program("ssh", "openssh-client"),
     Ask::Program("perl", "perl-base"),
     Ask::Program("setpriv", "util-linux"),
+    SERVER,
 ];
 
 /// Seconds for one command, with room for a busy machine.
@@ -50,7 +51,7 @@ struct Desk<'a> {
 
 pub(super) fn check(scope: &Scope) -> Outcome {
     let scratch = Scratch::new("cluster")?;
-    let net = SshNet::new("cluster", &scratch, &SWITCH, false)?;
+    let net = SshNet::new("cluster", &scratch, &SWITCH)?;
     CABLES.into_iter().try_for_each(|ends| net.cable(ends))?;
     let mut desk = Desk { net, comity: comity_word() };
     if scope.deep {

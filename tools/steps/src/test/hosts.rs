@@ -1,4 +1,4 @@
-//! Clusters as people cable them: hosts as network namespaces of one kernel, a cable each way, no switch. And cables that are cut ([`cut`]).
+//! Clusters as people cable them: hosts as network namespaces of one kernel, a cable each way, no switch.
 //!
 //! ```text
 //!   triangle  a --- b   each cable a network of its own      chain  a --- b --- c   the ends have no way to each other
@@ -8,17 +8,22 @@
 //!
 //! Counters of the kernel show which way the bytes went: what two ranks of one host say to each other in shared memory is not on its
 //! loopback, and what ranks of two hosts say is on their cables.
-
-mod cut;
+//!
+//! Then cables are cut while a job runs on two hosts with two of them: with MPTCP it goes on over the other, without it ends with both ends named.
+//! And the middle of a chain dies.
 
 use super::{
-    jobs::{QUICK, comity, fails, job_key, timed, together},
+    jobs::{QUICK, comity, fails, job_key, timed, together, until},
     requirements::Ask,
     scope::Scope,
     step::Outcome,
 };
-use std::path::Path;
-use tasks::{child::Task, netns::Hosts};
+use std::{fs, path::Path, thread, time::Duration};
+use tasks::{
+    child::{Running, Task},
+    netns::Hosts,
+    place::built,
+};
 
 pub(super) const ASKS: &[Ask] = &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2")];
 
@@ -42,8 +47,8 @@ struct Shape {
     /// Address of rank 0 for each rank.
     master: &'static [&'static str],
     vars: &'static [(&'static str, &'static str)],
-    /// The cables that carry the job's bytes; the others carry few.
-    busy: &'static [&'static str],
+    /// The cables that carry few of the job's bytes.
+    idle: &'static [&'static str],
     /// Each host has a launcher of its own, which is told this address (`comity launch --nnodes`).
     launched: bool,
     /// Words of a rank's error, where the job cannot run.
@@ -59,7 +64,7 @@ const PLAIN: Shape = Shape {
     also: &[],
     master: &[],
     vars: &[],
-    busy: &[],
+    idle: &[],
     launched: false,
     refused: None,
 };
@@ -70,7 +75,6 @@ const TRIANGLE: Shape = Shape {
     name: "triangle",
     cables: &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30"), (2, 0, "ca", "10.71.3.%/30")],
     master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
-    busy: &["ab", "bc", "ca"],
     ..PLAIN
 };
 
@@ -82,7 +86,6 @@ const SHAPES: &[Shape] = &[
         ranks: 2,
         cables: &[(0, 1, "cable", "10.77.0.%/24")],
         master: &["10.77.0.1"],
-        busy: &["cable"],
         ..PLAIN
     },
     Shape {
@@ -95,7 +98,6 @@ const SHAPES: &[Shape] = &[
         master: &["10.73.0.1"],
         // One interface after the other, they took a minute.
         vars: &[("COMITY_JOIN_TIMEOUT", "20")],
-        busy: &["lan"],
         ..PLAIN
     },
     Shape { name: "triangle, a launcher on each host", launched: true, ..TRIANGLE },
@@ -104,7 +106,6 @@ const SHAPES: &[Shape] = &[
         // Node 0 is in the middle.
         cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
-        busy: &["ab", "ac"],
         launched: true,
         ..PLAIN
     },
@@ -114,7 +115,7 @@ const SHAPES: &[Shape] = &[
         cables: &[(0, 1, "slow", "10.71.0.%/16"), (0, 1, "fast", "10.72.1.%/24")],
         also: &[(0, "route add default via 10.71.0.2"), (1, "route add default via 10.71.0.1")],
         master: &["10.71.0.1"],
-        busy: &["fast"],
+        idle: &["slow"],
         ..PLAIN
     },
     Shape {
@@ -126,7 +127,6 @@ const SHAPES: &[Shape] = &[
             (2, 0, "ca", "10.71.3.%/30"),
         ],
         master: &["10.71.1.1", "10.71.1.1", "10.71.3.2"],
-        busy: &["ab", "ab2", "bc", "ca"],
         ..PLAIN
     },
     Shape {
@@ -134,17 +134,15 @@ const SHAPES: &[Shape] = &[
         hosts: 2,
         cables: &[(0, 1, "ab", "fe80::71:%/64")],
         master: &["fe80::71:1%ab"],
-        busy: &["ab"],
         ..PLAIN
     },
     Shape {
         name: "IPv6 only, three cables",
         cables: &[(0, 1, "ab", "fd71:1::%/64"), (1, 2, "bc", "fd71:2::%/64"), (2, 0, "ca", "fd71:3::%/64")],
         master: &["fd71:1::1,fd71:3::2"],
-        busy: &["ab", "bc", "ca"],
         ..PLAIN
     },
-    Shape { name: "chain", cables: CHAIN, master: &["10.71.1.1,10.71.2.1"], busy: &["ab", "bc"], ..PLAIN },
+    Shape { name: "chain", cables: CHAIN, master: &["10.71.1.1,10.71.2.1"], ..PLAIN },
     Shape {
         name: "chain without a relay",
         // Rank 0 is in the middle, so all meet.
@@ -170,6 +168,99 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
+/// Two cables between two hosts.
+const TWO: Shape = Shape {
+    hosts: 2,
+    cables: &[(0, 1, "c0", "10.71.1.%/30"), (0, 1, "c1", "10.71.2.%/30")],
+    master: &["10.71.1.1"],
+    ..PLAIN
+};
+
+/// The settings of `comity cluster config --auto-setup`, without which a connection has one path.
+const OFFERED: &[(usize, &str)] = &[
+    (0, "mptcp limits set subflow 2 add_addr_accepted 2"),
+    (1, "mptcp limits set subflow 2 add_addr_accepted 2"),
+    (0, "mptcp endpoint add 10.71.1.1 dev c0 id 1 signal"),
+    (0, "mptcp endpoint add 10.71.2.1 dev c1 id 2 signal"),
+    (1, "mptcp endpoint add 10.71.1.2 dev c0 id 1 signal"),
+    (1, "mptcp endpoint add 10.71.2.2 dev c1 id 2 signal"),
+];
+
+/// A job, what happens to its cables or hosts, and how it ends.
+struct Cut {
+    name: &'static str,
+    run: fn(&Self, &Path) -> Result<(), String>,
+    mptcp: bool,
+    /// Packets vanish both ways; else the end at the first host is set down, which the other sees.
+    is_silent: bool,
+    /// Words for `load`.
+    does: [&'static str; 2],
+    vars: &'static [(&'static str, &'static str)],
+    /// Cables that are cut, or put back, each so many milliseconds after the one before.
+    turns: &'static [(u64, &'static str, bool)],
+    /// Words that the ranks say together, and how often, where they end well.
+    says: (&'static str, usize),
+    /// Words of each rank's error, where they do not.
+    fails: &'static [&'static str],
+}
+
+const ONE_PATH: Cut = Cut {
+    name: "two cables without MPTCP, one out",
+    run: Cut::two_cables,
+    mptcp: false,
+    is_silent: false,
+    does: ["steady", "40"],
+    vars: &[("COMITY_DETECTION", "2")],
+    // That of the control connection and of some data.
+    turns: &[(0, "c0", true)],
+    says: ("", 0),
+    fails: &["rank 0", "rank 1", "10.71.1.1:", "10.71.1.2:"],
+};
+/// A cable, then the other, in a job that is encrypted so far. How long a round takes is the kernel's: it tries the cable that came back
+/// when its own timers say so.
+const BOTH: Cut = Cut {
+    name: "two cables, one cut",
+    mptcp: true,
+    does: ["steady", "5"],
+    vars: &[("COMITY_MPTCP", "1"), ("COMITY_SECURE", "handshake")],
+    turns: &[(500, "c0", true), (1800, "c0", false), (300, "c1", true)],
+    says: ("rounds, the longest of ", 2),
+    fails: &[],
+    ..ONE_PATH
+};
+/// A cable is cut before a rank sends its last message, after which it ends without closing the group: that comes over the other.
+const PARTING: Cut = Cut {
+    name: "a last message, its cable cut",
+    does: ["parting", "3"],
+    vars: &[("COMITY_MPTCP", "1")],
+    turns: &[(2500, "c0", true)],
+    says: ("the last message came", 1),
+    ..BOTH
+};
+
+const CUTS: [Cut; 8] = [
+    Cut { name: "chain whose middle dies", run: |_, key| dead_relay(key), ..ONE_PATH },
+    Cut { name: "joiners of another host, which is lost", run: |_, _| lost_joiners(), ..ONE_PATH },
+    ONE_PATH,
+    Cut {
+        name: "two cables without MPTCP, one silent",
+        is_silent: true,
+        // That of other data alone.
+        turns: &[(0, "c1", true)],
+        fails: &["rank 0", "rank 1", "10.71.2.1:", "10.71.2.2:"],
+        ..ONE_PATH
+    },
+    BOTH,
+    Cut {
+        name: "two cables, one silent",
+        is_silent: true,
+        vars: &[("COMITY_MPTCP", "1"), ("COMITY_SECURE", "data")],
+        ..BOTH
+    },
+    PARTING,
+    Cut { name: "a last message, its cable silent", is_silent: true, ..PARTING },
+];
+
 /// Run a job in each shape, and then those whose cables are cut.
 pub(super) fn check(scope: &Scope) -> Outcome {
     let (_scratch, key) = job_key()?;
@@ -178,7 +269,16 @@ pub(super) fn check(scope: &Scope) -> Outcome {
         timed(shape.name, || run(shape, &key))?;
         ran.push(shape.name);
     }
-    ran.extend(cut::check(scope, &key)?);
+    // With MPTCP where the kernel has it.
+    let said = fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
+    let has_mptcp = said.trim() == "1";
+    if !has_mptcp {
+        println!("two cables with MPTCP: not tried, for this kernel has none ({said:?})");
+    }
+    for cut in scope.share(CUTS.iter().filter(|cut| has_mptcp || !cut.mptcp).collect(), 2) {
+        timed(cut.name, || (cut.run)(cut, &key))?;
+        ran.push(cut.name);
+    }
     Ok(ran.join(", "))
 }
 
@@ -186,7 +286,9 @@ pub(super) fn check(scope: &Scope) -> Outcome {
 fn run(shape: &Shape, key: &Path) -> Result<(), String> {
     let lan = Lan::new(shape)?;
     let before = lan.carried()?;
-    let said = together((0..shape.hosts * shape.ranks).map(|rank| lan.rank(rank, key)));
+    let words = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
+    let ranks = 0..shape.hosts * shape.ranks;
+    let said = together(ranks.map(|rank| lan.rank(rank, key, &comity(), &words)));
     match shape.refused {
         Some(words) => fails(said.map(|all| all.concat()), words).map(drop),
         None => {
@@ -196,15 +298,67 @@ fn run(shape: &Shape, key: &Path) -> Result<(), String> {
     }
 }
 
-/// Each busy cable carries a fair share of what the busiest does; each other one, and each loopback, hardly anything.
+impl Cut {
+    fn two_cables(&self, key: &Path) -> Result<(), String> {
+        let shape = Shape { also: if self.mptcp { OFFERED } else { &[] }, vars: self.vars, ..TWO };
+        let lan = Lan::new(&shape)?;
+        let running = lan.load(key, &self.does)?;
+        for (pause, cable, is_cut) in self.turns {
+            thread::sleep(Duration::from_millis(*pause));
+            self.turn(&lan, cable, *is_cut)?;
+        }
+        if !self.fails.is_empty() {
+            return running.into_iter().try_for_each(|end| fails(end.wait(), self.fails).map(drop));
+        }
+        let said = running.into_iter().map(Running::wait).collect::<Result<Vec<_>, _>>()?.concat();
+        let (words, times) = self.says;
+        match said.matches(words).count() {
+            n if n == times => Ok(()),
+            n => Err(format!("{words:?} was said {n} times, not {times}:\n{said}")),
+        }
+    }
+
+    /// Cut a cable, or put it back.
+    fn turn(&self, lan: &Lan<'_>, cable: &str, is_cut: bool) -> Result<(), String> {
+        if !self.is_silent {
+            return lan.ip(0, &format!("link set {cable} {}", if is_cut { "down" } else { "up" }));
+        }
+        // To an adapter that is not there.
+        let network = if cable == "c0" { "10.71.1" } else { "10.71.2" };
+        let what = if is_cut { "replace" } else { "del" };
+        let nobody = if is_cut { "lladdr 02:00:00:00:66:66 nud permanent" } else { "" };
+        [(0, 2), (1, 1)].into_iter().try_for_each(|(host, last)| {
+            lan.ip(host, &format!("neigh {what} {network}.{last} {nobody} dev {cable}"))
+        })
+    }
+}
+
+/// The rank that passes on what the two others say dies: it is named, and neither of the two.
+fn dead_relay(key: &Path) -> Result<(), String> {
+    let shape = Shape { cables: CHAIN, master: &["10.71.1.1,10.71.2.1"], ..PLAIN };
+    let lan = Lan::new(&shape)?;
+    let mut running = lan.load(key, &["steady", "30"])?;
+    // Whoever holds it ends it.
+    drop(running.remove(1));
+    running.into_iter().try_for_each(|end| fails(end.wait(), &["load: rank 1 (host b"]).map(drop))
+}
+
+/// Job that takes in ranks of another host, and then loses that host, on which all live: one side goes on. The default limit on silence: a busy
+/// machine is no cut.
+fn lost_joiners() -> Result<(), String> {
+    let task = Task::new(built("debug", "examples/elastic")).args(["hosts", "--detection", "5"]);
+    task.limit(180).run().map(|said| print!("{said}"))
+}
+
+/// Each cable carries a fair share of what the busiest does, and each idle one and each loopback hardly anything.
 fn judge(shape: &Shape, before: &[u64], after: &[u64]) -> Result<(), String> {
     let names = shape.cables.iter().map(|cable| cable.2).chain(std::iter::repeat("lo"));
     let carried: Vec<_> = names.zip(after.iter().zip(before).map(|(after, before)| after - before)).collect();
     let most = carried.iter().map(|(_, n)| *n).max().unwrap_or_default();
     for (name, n) in &carried {
-        match shape.busy.contains(name) {
-            true if *n < most / 8 => return Err(format!("{name} was hardly used: {carried:?}")),
-            false if *n > most / 8 => return Err(format!("{name} was used: {carried:?}")),
+        match shape.idle.contains(name) || *name == "lo" {
+            false if *n < most / 8 => return Err(format!("{name} was hardly used: {carried:?}")),
+            true if *n > most / 8 => return Err(format!("{name} was used: {carried:?}")),
             _ => {}
         }
     }
@@ -254,28 +408,36 @@ impl<'a> Lan<'a> {
         self.hosts.ip(NAMES[host], line)
     }
 
-    fn within(&self, host: usize) -> Task {
-        self.hosts.within(NAMES[host])
-    }
-
-    fn rank(&self, rank: usize, key: &Path) -> Task {
+    /// A rank that runs this program.
+    fn rank(&self, rank: usize, key: &Path, program: &Path, words: &[&str]) -> Task {
         let Shape { hosts, ranks, master, vars, launched, .. } = self.shape;
         let host = rank / ranks;
-        let program = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
         let place = rank.to_string();
         let size = (hosts * ranks).to_string();
         let at = *master.get(host).unwrap_or(&master[0]);
-        let task = self.within(host).arg(comity());
+        let task = self.hosts.within(NAMES[host]);
         let task = if *launched {
             let node = ["launch", "--nnodes", &size, "--node-rank", &place, "--rendezvous", at, "--"];
-            task.args(node).arg(comity()).args(program)
+            task.arg(comity()).args(node).arg(program).args(words)
         } else {
-            let task = task.args(program).env("COMITY_RANK", place).env("COMITY_SIZE", size);
+            let task = task.arg(program).args(words).env("COMITY_RANK", place).env("COMITY_SIZE", size);
             task.env("MASTER_ADDR", at).env("MASTER_PORT", "7402")
         };
         let task = task.limit(if self.shape.refused.is_some() { LIMIT } else { QUICK });
         let task = task.env("COMITY_HOST", NAMES[host]).env("COMITY_KEY_FILE", key);
         vars.iter().fold(task, |task, (name, value)| task.env(name, value))
+    }
+
+    /// A rank on each host that does this with `load`; one that makes calls has moved more of them than a meeting does.
+    fn load(&self, key: &Path, does: &[&str]) -> Result<Vec<Running>, String> {
+        let rank = |rank| self.rank(rank, key, &built("debug", "examples/load"), does).limit(60).start();
+        let running = (0..self.shape.hosts).map(rank).collect::<Result<_, _>>()?;
+        if does[0] == "steady" {
+            until("a job in the middle of calls", 30, || {
+                Ok((self.carried()?.iter().sum::<u64>() >= 8 << 20).then_some(()))
+            })?;
+        }
+        Ok(running)
     }
 
     /// Bytes that each cable has carried, both ways, and then the loopback of each host.
@@ -288,7 +450,7 @@ impl<'a> Lan<'a> {
     /// Bytes that a device of a host has received so far.
     fn received(&self, host: usize, device: &str) -> Result<u64, String> {
         let file = format!("/sys/class/net/{device}/statistics/rx_bytes");
-        let said = self.within(host).args(["cat", &file]).run()?;
+        let said = self.hosts.within(NAMES[host]).args(["cat", &file]).run()?;
         said.trim().parse().map_err(|e| format!("{file}: {said}: {e}"))
     }
 }

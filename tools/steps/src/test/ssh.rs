@@ -84,7 +84,7 @@ pub(super) fn check(scope: &Scope) -> Outcome {
 /// All of these on new hosts.
 fn each(scope: &Scope, cabling: &'static Cabling, name: &str, cases: &[(&str, Case)]) -> Outcome<()> {
     let scratch = Scratch::new("ssh")?;
-    let net = Net::new("ssh", &scratch, cabling, true)?;
+    let net = Net::new("ssh", &scratch, cabling)?;
     let mut random = Rng::new(scope.seed);
     for (what, case) in cases {
         timed(&format!("{name}: {what}"), || {
@@ -100,7 +100,7 @@ fn released() -> Outcome {
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).run()?;
     let comity = built("release", "comity").display().to_string();
     let scratch = Scratch::new("ssh")?;
-    let net = Net::new("ssh", &scratch, &SWITCH, true)?;
+    let net = Net::new("ssh", &scratch, &SWITCH)?;
     let job = [&*comity, "bench", "all_reduce", "--sizes", "8", "--iters", "5", "--warmup", "0"];
     let begun = Instant::now();
     net.launch_by(&comity, &[], &job)?.wait()?;

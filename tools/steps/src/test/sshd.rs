@@ -10,7 +10,7 @@
 
 use super::{
     jobs::{comity_word, script, until},
-    requirements::{self, Ask},
+    requirements::Ask,
     step::{Outcome, Why},
 };
 use scope::Rng;
@@ -22,12 +22,10 @@ use tasks::{
 };
 
 pub(super) const ASKS: &[Ask] =
-    &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("ssh", "openssh-client")];
+    &[Ask::Linux, Ask::Root, Ask::Program("ip", "iproute2"), Ask::Program("ssh", "openssh-client"), SERVER];
 
-/// Packages that are unpacked where they are not installed, their folder beside what cargo built, and the server in it.
-const PACKAGES: [&str; 2] = ["openssh-server", "libwrap0"];
-const FOLDER: &str = "sshd";
-const SERVER: &str = "usr/sbin/sshd";
+/// Server of ssh, which is not installed: that would start it on this machine.
+pub(super) const SERVER: Ask = Ask::Unpacked("sshd", &["openssh-server", "libwrap0"], "usr/sbin/sshd");
 
 /// Seconds from the end of a job, or of its launcher, or of the way to it, until nothing of it is left anywhere.
 const CLEAN: u64 = 5;
@@ -77,14 +75,11 @@ pub(super) const CHAIN: Cabling = Cabling {
     desk_works: true,
 };
 
-/// Hosts with their servers.
+/// Hosts with their servers. The home of logins, the folder `own`, is another one on each.
 pub(super) struct SshNet<'a> {
     pub(super) folder: &'a Scratch,
     pub(super) hosts: Hosts,
     cabling: &'static Cabling,
-    server: PathBuf,
-    /// The home of logins, the folder `own`, is another one on each host.
-    is_apart: bool,
     sshd: Vec<Running>,
 }
 
@@ -102,17 +97,12 @@ pub(super) struct SshHost<'a> {
 
 impl<'a> SshNet<'a> {
     /// The hosts, or what is missing for them.
-    pub(super) fn new(
-        kind: &str,
-        folder: &'a Scratch,
-        cabling: &'static Cabling,
-        is_apart: bool,
-    ) -> Outcome<Self> {
+    pub(super) fn new(kind: &str, folder: &'a Scratch, cabling: &'static Cabling) -> Outcome<Self> {
         let all: Vec<_> = ["desk", "switch"].into_iter().chain(cabling.hosts.iter().map(|h| h.0)).collect();
         let hosts = Hosts::new(kind, &all).map_err(Why::Missing)?;
         hosts.ip("switch", "link add name br0 type bridge")?;
         hosts.ip("switch", "link set br0 up")?;
-        let mut net = Self { folder, hosts, cabling, server: sshd()?, is_apart, sshd: Vec::new() };
+        let mut net = Self { folder, hosts, cabling, sshd: Vec::new() };
         cabling.cables.iter().try_for_each(|ends| net.cable(*ends))?;
         net.keygen("id")?;
         make(&folder.join("own"))?;
@@ -185,28 +175,21 @@ impl<'a> SshNet<'a> {
         self.write("config", &(entry + &read(self.folder.join("config"))?))?;
         let path = |file: &str| self.folder.text(file);
         let own = path("own");
-        let apart = format!("SetEnv XDG_CACHE_HOME={own}/.cache XDG_RUNTIME_DIR={own}\n");
         let settings = format!(
-            "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n{}",
+            "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSetEnv XDG_CACHE_HOME={own}/.cache XDG_RUNTIME_DIR={own}\n",
             path(&format!("host_{host}")),
-            path(users),
-            if self.is_apart { apart.as_str() } else { "" }
+            path(users)
         );
-        let mount =
-            if self.is_apart { format!("mount -t tmpfs -o mode=700 none {own}\n") } else { String::new() };
-        let settings = self.write(&format!("sshd_{name}"), &settings)?;
+        let settings = self.write(&format!("sshd_{name}"), &settings)?.display().to_string();
+        let server = target().join("sshd").display().to_string();
         // The server wants a user and a folder of its own, which others need not see.
         let script = format!(
-            "set -e\nhostname {host}\nmkdir -p /run/sshd\nmount --bind {} /etc/passwd\n{mount}{before}\nexec {} -D -e -f {}",
-            path("passwd"),
-            self.server.display(),
-            settings.display()
+            "set -e\nhostname {host}\nmkdir -p /run/sshd\nmount --bind {} /etc/passwd\nmount -t tmpfs -o mode=700 none {own}\n{before}\n\
+             export LD_LIBRARY_PATH={server}/usr/lib/x86_64-linux-gnu:{server}/lib/x86_64-linux-gnu\nexec {server}/usr/sbin/sshd -D -e -f {settings}",
+            path("passwd")
         );
         let task = self.hosts.within(host).args(["unshare", "--uts", "sh", "-c", &script]);
-        let libraries = target().join(FOLDER);
-        let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|l| libraries.join(l));
-        let list: Vec<_> = libraries.iter().map(|l| l.display().to_string()).collect();
-        self.sshd.push(task.env("LD_LIBRARY_PATH", list.join(":")).limit(600).start()?);
+        self.sshd.push(task.limit(600).start()?);
         Ok(())
     }
 
@@ -298,14 +281,4 @@ fn name(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (front, state) = stat.rsplit_once(") ")?;
     (!state.starts_with(['Z', 'X'])).then(|| front.split_once('(').map(|(_, name)| name.to_owned()))?
-}
-
-/// The installed server, or the one of Debian's packages, unpacked.
-fn sshd() -> Outcome<PathBuf> {
-    let installed = PathBuf::from("/usr/sbin/sshd");
-    if installed.exists() {
-        Ok(installed)
-    } else {
-        Ok(requirements::unpacked(FOLDER, &PACKAGES, SERVER)?.join(SERVER))
-    }
 }

@@ -5,7 +5,7 @@ use crate::test::{
     jobs::{has, timed},
     requirements::Ask,
     scope::Scope,
-    sshd::SWITCH,
+    sshd::{SERVER, SWITCH},
     step::Outcome,
 };
 use scope::Rng;
@@ -17,6 +17,7 @@ pub(in crate::test) const ASKS: &[Ask] = &[
     Ask::Program("ssh", "openssh-client"),
     Ask::Program("fish", "fish"),
     Ask::Program("tcsh", "tcsh"),
+    SERVER,
 ];
 
 /// Words that mean something in one of these shells.
@@ -25,12 +26,14 @@ const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "bac
 /// Jobs on hosts where these shells are root's: a job, words that shells like to change, a rank that is killed.
 pub(in crate::test) fn check(scope: &Scope) -> Outcome {
     let scratch = Scratch::new("ssh-shells")?;
-    let net = Net::new("ssh", &scratch, &SWITCH, true)?;
+    let net = Net::new("ssh", &scratch, &SWITCH)?;
     let users = read(scratch.join("passwd"))?;
     for name in ["fish", "tcsh"] {
         let shell = program(name).ok_or_else(|| format!("there is no {name}"))?;
         // In its place, which the servers have mounted.
-        net.write("passwd", &with_shell(&users, &shell.display().to_string()))?;
+        let root = users.lines().find_map(|l| l.strip_prefix("root:")?.rsplit_once(':')).ok_or("no root")?;
+        let is = format!("{}:{}\n", root.0, shell.display());
+        net.write("passwd", &users.replacen(&format!("{}:{}\n", root.0, root.1), &is, 1))?;
         timed(name, || {
             // Else this tries nothing.
             has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
@@ -40,15 +43,6 @@ pub(in crate::test) fn check(scope: &Scope) -> Outcome {
         })?;
     }
     Ok("login shells fish and tcsh".into())
-}
-
-/// The table of users with this shell for root.
-fn with_shell(users: &str, shell: &str) -> String {
-    let line = |line: &str| match line.rsplit_once(':') {
-        Some((rest, _)) if line.starts_with("root:") => format!("{rest}:{shell}\n"),
-        _ => format!("{line}\n"),
-    };
-    users.lines().map(line).collect()
 }
 
 /// Words and variables come as they were given.
