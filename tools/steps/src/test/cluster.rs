@@ -10,29 +10,19 @@
 //! faults are planted, and each is found; the setup is undone. The gate takes a share of the faults, the deep checks all.
 
 use super::{
-    jobs::{comity_word, fails, has, script, timed},
-    requirements::Ask,
+    jobs::{comity_word, fails, has, lacks, script, timed},
     scope::Scope,
-    sshd::{End, SERVER, SWITCH, SshHost, SshNet},
+    sshd::{End, SWITCH, SshNet as Desk},
     step::Outcome,
 };
 use crate::softverbs;
-use std::{path::Path, time::Instant};
+use std::path::Path;
 use tasks::{
     child::Task,
     place::{Scratch, copy, make, program, read, write},
 };
 
-pub(super) const ASKS: &[Ask] = &[
-    Ask::Linux,
-    Ask::Root,
-    Ask::Program("ip", "iproute2"),
-    Ask::Program("tc", "iproute2"),
-    Ask::Program("ssh", "openssh-client"),
-    Ask::Program("perl", "perl-base"),
-    Ask::Program("setpriv", "util-linux"),
-    SERVER,
-];
+pub(super) use super::sshd::ASKS;
 
 /// Seconds for one command, with room for a busy machine.
 const LIMIT: u64 = 300;
@@ -43,17 +33,10 @@ const CABLES: [[End; 2]; 3] = [
     [("c", "ca", ""), ("a", "ac", "")],
 ];
 
-/// The hosts, and the command that is run at the desk.
-struct Desk<'a> {
-    net: SshNet<'a>,
-    comity: String,
-}
-
 pub(super) fn check(scope: &Scope) -> Outcome {
     let scratch = Scratch::new("cluster")?;
-    let net = SshNet::new("cluster", &scratch, &SWITCH)?;
-    CABLES.into_iter().try_for_each(|ends| net.cable(ends))?;
-    let mut desk = Desk { net, comity: comity_word() };
+    let mut desk = Desk::new("cluster", &scratch, &SWITCH)?;
+    CABLES.into_iter().try_for_each(|ends| desk.cable(ends))?;
     if scope.deep {
         timed("a user who cannot run sudo", || lacks_sudo(&mut desk))?;
     }
@@ -62,116 +45,83 @@ pub(super) fn check(scope: &Scope) -> Outcome {
     if scope.deep {
         timed("config over RDMA, doctor and a job", || over_rdma(&mut desk))?;
     }
-    let mut found = 0;
-    for (name, plant) in scope.share(GROUPS.to_vec(), 4) {
-        found += timed(&format!("faults {name}"), || plant(&mut desk))?;
-    }
+    let groups = scope.share(GROUPS.to_vec(), 4);
+    groups.iter().try_for_each(|(name, plant)| timed(&format!("faults {name}"), || plant(&mut desk)))?;
     timed("undo", || undoes(&desk))?;
-    Ok(format!("found, set up, ran and undid 3 hosts; {found} planted faults found"))
+    Ok(format!("found, set up, ran and undid 3 hosts; {} of 4 groups of planted faults found", groups.len()))
 }
 
 impl Desk<'_> {
-    fn path(&self, file: &str) -> String {
-        self.net.folder.text(file)
+    /// Run comity at the desk, with the words of this line.
+    fn run(&self, line: &str) -> Result<String, String> {
+        timed(&format!("  comity {line}"), || {
+            self.desk(&[&comity_word()]).args(line.split_whitespace()).limit(LIMIT).run()
+        })
     }
 
-    /// Run a command of comity at the desk.
-    fn run(&self, words: &[&str], args: &[&str]) -> Result<String, String> {
-        let begun = Instant::now();
-        let said = self.net.desk(&[&self.comity]).args(words).args(args).limit(LIMIT).run();
-        println!("  comity {}: {:.1} s", words.join(" "), begun.elapsed().as_secs_f64());
-        said
-    }
-
-    /// `comity doctor`, which is to find these.
-    fn finds(&self, args: &[&str], words: &[&str]) -> Result<(), String> {
-        fails(self.run(&["doctor"], args), &[&["exit status: 1"], words].concat()).map(drop)
+    /// The same, where it is to end with 1 and to say this.
+    fn finds(&self, line: &str, words: &[&str]) -> Result<(), String> {
+        fails(self.run(line), &[&["exit status: 1"], words].concat()).map(drop)
     }
 
     /// The same while something is done to hosts: each time a line, and the one that takes it back.
-    fn finds_while(&self, lines: &[(&str, &str, &str)], args: &[&str], words: &[&str]) -> Result<(), String> {
+    fn finds_while(&self, lines: &[[&str; 3]], line: &str, words: &[&str]) -> Result<(), String> {
         let run = |host: &str, line: &str| {
-            self.net.hosts.within(host).args(line.split_whitespace()).limit(20).run().map(drop)
+            self.hosts.within(host).args(line.split_whitespace()).limit(20).run().map(drop)
         };
-        lines.iter().try_for_each(|(host, plant, _)| run(host, plant))?;
-        let found = self.finds(args, words);
-        lines.iter().rev().try_for_each(|(host, _, mend)| run(host, mend))?;
+        lines.iter().try_for_each(|[host, plant, _]| run(host, plant))?;
+        let found = self.finds(line, words);
+        lines.iter().rev().try_for_each(|[host, _, mend]| run(host, mend))?;
         found
-    }
-
-    /// Servers with these names, hosts and lines before them, at this port, once they answer.
-    fn serve(&mut self, port: u16, all: &[(&str, &str, &str)]) -> Result<(), String> {
-        for &(name, host, before) in all {
-            self.net.serve_as(&SshHost { name, host, port, before, users: "id.pub" })?;
-        }
-        self.net.answer(&Vec::from_iter(all.iter().map(|one| one.0)))
     }
 
     /// `cluster config --auto-setup` of these hosts fails with these words and leaves nothing to be undone.
     fn refuses(&self, hosts: &str, words: &[&str]) -> Result<(), String> {
-        let undo = self.path("never.json");
-        let said = self.run(&["cluster", "config"], &["--hosts", hosts, "--auto-setup", "--undo", &undo]);
-        fails(said, &[&["exit status: 1"], words].concat())?;
-        match Path::new(&undo).exists() {
-            true => Err("an undo file of nothing is left".into()),
-            false => Ok(()),
-        }
+        let undo = self.folder.text("never.json");
+        self.finds(&format!("cluster config --hosts {hosts} --auto-setup --undo {undo}"), words)?;
+        if Path::new(&undo).exists() { Err("an undo file of nothing is left".into()) } else { Ok(()) }
     }
 
     /// The cables have no addresses.
     fn is_bare(&self) -> Result<(), String> {
-        for host in self.net.names() {
-            let left = self.net.hosts.within(host).args(["ip", "addr"]).run()?;
-            if left.contains("10.93.") {
-                return Err(format!("addresses are left on {host}:\n{left}"));
-            }
-        }
-        Ok(())
+        let addresses = |host| self.hosts.within(host).args(["ip", "addr"]).run();
+        self.names().try_for_each(|host| lacks(&addresses(host)?, "10.93."))
     }
 }
 
 fn configures(desk: &mut Desk<'_>) -> Result<(), String> {
-    let out = desk.path("cluster.json");
-    let undo = desk.path("undo.json");
-    let svg = desk.path("cluster.svg");
+    let [out, undo, svg] = ["cluster.json", "undo.json", "cluster.svg"].map(|file| desk.folder.text(file));
     // A cable that was plugged in just now: its ends have no address to tell it from for up to 2 s.
     for (host, nic) in [("c", "ca"), ("a", "ac")] {
-        desk.net.hosts.ip(host, &format!("link set {nic} down"))?;
-        desk.net.hosts.ip(host, &format!("link set {nic} up"))?;
+        desk.hosts.ip(host, &format!("link set {nic} down"))?;
+        desk.hosts.ip(host, &format!("link set {nic} up"))?;
     }
     // Without --auto-setup the commands are told, and nothing changes.
-    let told = desk.run(&["cluster", "config"], &["--hosts", "a,b,c", "--over", "ethernet"])?;
-    has(
-        &told,
-        &["3 of 3 cables have no addresses", "sudo ip addr add 10.93.0.1/30 dev ab", "\"ssh\": \"c\""],
-    )?;
+    let told = desk.run("cluster config --hosts a,b,c --over ethernet")?;
+    let words = ["3 of 3 cables have no addresses", "sudo ip addr add 10.93.0.1/30 dev ab", "\"ssh\": \"c\""];
+    has(&told, &words)?;
     fails_halfway(desk)?;
-    let all = ["--hosts", "a,b,c", "--auto-setup", "--undo", &undo, "--output", &out, "--svg", &svg];
-    let said = desk.run(&["cluster", "config"], &all)?;
-    has(&said, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
+    let all = format!("cluster config --hosts a,b,c --auto-setup --undo {undo} --output {out} --svg {svg}");
+    has(&desk.run(&all)?, &["●", "b ba", "3 hosts, a mesh, backend ring", "6 commands were run"])?;
     has(&read(&svg)?, &["<svg", "</svg>"])?;
     has(&read(&out)?, &["\"COMITY_INTERFACES\": \"=ab,ac\"", "10.93.0."])?;
     let written = read(&undo)?;
-    let again = desk.run(&["cluster", "config"], &all)?;
-    has(&again, &["every cable has its addresses already: no command was run"])?;
-    if read(&undo)? != written {
-        return Err("the undo file is not as it was".into());
-    }
-    let said = desk.run(&["doctor"], &[&out, "--ports", PORTS])?;
+    has(&desk.run(&all)?, &["every cable has its addresses already: no command was run"])?;
+    has(&read(&undo)?, &[&written])?;
+    let said = desk.run(&format!("doctor {out} --ports {PORTS}"))?;
     has(&said, &["passed     cable    a ab - b ba", " 0 failed", "there and back"])?;
-    let job =
-        ["--hostfile", &out, "--", &desk.comity, "bench", "all_reduce", "--sizes", "64K", "--budget", "0.3"];
-    has(&desk.run(&["launch"], &job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])?;
-    Ok(())
+    let comity = comity_word();
+    let job = format!("launch --hostfile {out} -- {comity} bench all_reduce --sizes 64K --budget 0.3");
+    has(&desk.run(&job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])
 }
 
 /// The user of one host cannot become root: nothing is done on any.
 fn lacks_sudo(desk: &mut Desk<'_>) -> Result<(), String> {
-    let id = script(&desk.net.folder.join("user-id"), "#!/bin/sh\necho 501\n")?;
+    let id = script(&desk.folder.join("user-id"), "#!/bin/sh\necho 501\n")?;
     let before = format!(
         "mount --bind {id} $(command -v id)\nfor s in $(command -v sudo || true); do mount --bind $(command -v false) $s; done"
     );
-    desk.serve(2208, &[("c8", "c", &before)])?;
+    desk.serve(&[("c8", "c", &before)])?;
     desk.refuses("a,b,c8", &["host c8: its user cannot run sudo without a password", "NOPASSWD"])?;
     desk.is_bare()
 }
@@ -179,15 +129,15 @@ fn lacks_sudo(desk: &mut Desk<'_>) -> Result<(), String> {
 /// A command that fails on the last host: those before it are undone, on all hosts.
 fn fails_halfway(desk: &mut Desk<'_>) -> Result<(), String> {
     let real = program("ip").ok_or("there is no ip")?;
-    let kept = desk.net.folder.join("real-ip");
+    let kept = desk.folder.join("real-ip");
     copy(&real, &kept)?;
     let failing = format!(
         "#!/bin/sh\ncase \"$*\" in *'dev cb') echo 'not today' >&2; exit 2;; esac\nexec {} \"$@\"\n",
         kept.display()
     );
-    let failing = script(&desk.net.folder.join("failing-ip"), &failing)?;
+    let failing = script(&desk.folder.join("failing-ip"), &failing)?;
     let before = format!("mount --bind {failing} {}", real.display());
-    desk.serve(2209, &[("c9", "c", &before)])?;
+    desk.serve(&[("c9", "c", &before)])?;
     desk.refuses(
         "a,b,c9",
         &["not today", "the 5 commands before it were undone: all hosts are as they were"],
@@ -198,18 +148,15 @@ fn fails_halfway(desk: &mut Desk<'_>) -> Result<(), String> {
 /// Two of the hosts announce themselves, and the desk finds those over the switch.
 fn hears(desk: &Desk<'_>) -> Result<(), String> {
     let announce = |host: &str| {
-        let task = desk.net.hosts.within(host).args([&desk.comity]);
+        let task = desk.hosts.within(host).args([&comity_word()]);
         task.args(["cluster", "announce", "--name", host, "--for", "40"]).limit(LIMIT).start()
     };
     let announced = [announce("a")?, announce("b")?];
-    let found = desk.run(&["cluster", "find"], &["--announced", "--json"])?;
+    let found = desk.run("cluster find --announced --json")?;
     drop(announced);
     let hosts = ["heard a (comity ", "heard b (comity ", "\"ssh\": \"10.78.0.2\"", "\"ssh\": \"10.78.0.3\""];
     has(&found, &hosts)?;
-    match found.contains("heard c") {
-        true => Err(format!("c did not announce itself:\n{found}")),
-        false => Ok(()),
-    }
+    lacks(&found, "heard c")
 }
 
 /// By host: each end of a cable, and the address that the plan gave it.
@@ -223,7 +170,7 @@ const ENDS: [(&str, [(&str, &str); 2]); 3] = [
 /// job then runs over a software device of each of these names, at the addresses that the cables have.
 fn over_rdma(desk: &mut Desk<'_>) -> Result<(), String> {
     for (host, ends) in ENDS {
-        let tree = desk.path(&format!("class-{host}"));
+        let tree = desk.folder.text(&format!("class-{host}"));
         for (nic, _) in ends {
             let device = format!("{tree}/infiniband/r{nic}");
             for folder in ["ports/1".into(), format!("device/net/{nic}")] {
@@ -233,63 +180,61 @@ fn over_rdma(desk: &mut Desk<'_>) -> Result<(), String> {
         }
         make(format!("{tree}/net").as_ref())?;
         let before = format!("mount --bind /sys/class/net {tree}/net\nmount --rbind {tree} /sys/class");
-        desk.serve(2211, &[(&format!("{host}r"), host, &before)])?;
+        desk.serve(&[(&format!("{host}r"), host, &before)])?;
     }
-    let out = desk.path("rdma.json");
-    let words = ["--hosts", "ar,br,cr", "--over", "rdma", "--output", &out];
-    let said = desk.run(&["cluster", "config"], &words)?;
-    has(&said, &["a mesh, backend jaccl"])?;
+    let out = desk.folder.text("rdma.json");
+    let config = format!("cluster config --hosts ar,br,cr --over rdma --output {out}");
+    has(&desk.run(&config)?, &["a mesh, backend jaccl"])?;
     has(&read(&out)?, &["\"backend\": \"jaccl\"", "\"rab\"", "\"rcb\""])?;
     // Where root may not raise the limit of locked memory, that is all that it finds.
-    let said = desk.run(&["doctor"], &[&out]).unwrap_or_else(|said| said);
+    let said = desk.run(&format!("doctor {out}")).unwrap_or_else(|said| said);
     has(&said, &["passed     rdma", "passed     cable"])?;
     if let Some(other) = said.lines().find(|l| l.starts_with("FAILED") && !l.contains("memlock")) {
         return Err(format!("the doctor found {other}"));
     }
-    let library = desk.net.folder.join("verbs");
-    softverbs::lay_out_built(&library)?;
-    let verbs = format!("COMITY_VERBS={}", library.join("libibverbs.so.1").display());
+    let library = desk.folder.text("verbs");
+    softverbs::lay_out_built(library.as_ref())?;
     let devices: Vec<_> =
         ENDS.iter().flat_map(|(_, ends)| ends).map(|(nic, at)| format!("r{nic}={at}")).collect();
-    let devices = format!("SOFTVERBS_DEVICES={}", devices.join(","));
-    let job = ["--hostfile", &out, "--env", &verbs, "--env", &devices, "--", &desk.comity];
-    let check = ["check", "--quick", "--ops", "all_reduce,all_gather"];
-    has(&desk.run(&["launch"], &[&job[..], &check].concat())?, &["cases on each rank", "links rdma"])?;
+    let job = format!(
+        "launch --hostfile {out} --env COMITY_VERBS={library}/libibverbs.so.1 --env SOFTVERBS_DEVICES={} \
+         -- {} check --quick --ops all_reduce,all_gather",
+        devices.join(","),
+        comity_word()
+    );
+    has(&desk.run(&job)?, &["cases on each rank", "links rdma"])?;
     // One end is down: it is said before anything runs.
-    write(desk.path("class-c/infiniband/rcb/ports/1/state"), "1: DOWN\n")?;
-    let said = desk.run(&["cluster", "config"], &["--hosts", "ar,br,cr", "--over", "rdma"]);
-    fails(said, &["RDMA cannot go from br to cr", "active RDMA device at both ends"])?;
-    desk.finds(&["--hosts", "ar,br,cr"], &["rdma", "rcb"])
+    write(desk.folder.text("class-c/infiniband/rcb/ports/1/state"), "1: DOWN\n")?;
+    fails(desk.run(&config), &["RDMA cannot go from br to cr", "active RDMA device at both ends"])?;
+    desk.finds("doctor --hosts ar,br,cr", &["rdma", "rcb"])
 }
 
 fn undoes(desk: &Desk<'_>) -> Result<(), String> {
-    let undo = desk.path("undo.json");
-    let hosts = &desk.net.hosts;
+    let undo = format!("cluster undo {}", desk.folder.text("undo.json"));
+    let hosts = &desk.hosts;
     hosts.ip("b", "addr del 10.93.0.2/30 dev ba")?;
     hosts.ip("b", "addr add 10.93.0.2/24 dev ba")?;
-    let said = desk.run(&["cluster", "undo"], &[&undo]);
-    fails(said, &["exit status: 2", "ba has 10.93.0.2/24", "nothing was undone"])?;
+    fails(desk.run(&undo), &["exit status: 2", "ba has 10.93.0.2/24", "nothing was undone"])?;
     hosts.ip("b", "addr del 10.93.0.2/24 dev ba")?;
-    let said = desk.run(&["cluster", "undo"], &[&undo])?;
-    has(&said, &["host b: undone already: ip addr add 10.93.0.2/30 dev ba"])?;
+    has(&desk.run(&undo)?, &["host b: undone already: ip addr add 10.93.0.2/30 dev ba"])?;
     desk.is_bare()
 }
 
-/// Plants faults that can be planted together, has them found, and takes them away; their number.
-type Plant = fn(&mut Desk<'_>) -> Result<usize, String>;
+/// Plants faults that can be planted together, has them found, and takes them away.
+type Plant = fn(&mut Desk<'_>) -> Result<(), String>;
 
 const GROUPS: [(&str, Plant); 4] =
     [("of hosts", hosts), ("of addresses", addresses), ("of ways", ways), ("of logins", logins)];
 
 /// A script that stands before the program on one host. It is told the program's own path, which is a link to it.
 fn wrapped(desk: &Desk<'_>, name: &str, lines: &str) -> Result<String, String> {
-    let real = desk.net.folder.join("real-comity");
+    let real = desk.folder.join("real-comity");
     if !real.exists() {
-        copy(desk.comity.as_ref(), &real)?;
+        copy(comity_word().as_ref(), &real)?;
     }
     let text = format!("#!/bin/sh\nreal={}\n{lines}\n", real.display());
-    let path = script(&desk.net.folder.join(name), &text)?;
-    Ok(format!("mount --bind {path} {}", desk.comity))
+    let path = script(&desk.folder.join(name), &text)?;
+    Ok(format!("mount --bind {path} {}", comity_word()))
 }
 
 /// Other words in what the agent says.
@@ -298,31 +243,31 @@ fn says(change: &str) -> String {
 }
 
 /// No memory to lock, a full /dev/shm, another version, another key; a closed port, a slow cable.
-fn hosts(desk: &mut Desk<'_>) -> Result<usize, String> {
+fn hosts(desk: &mut Desk<'_>) -> Result<(), String> {
     let version = wrapped(desk, "older", &says("s/\"version\":\"[^\"]*\"/\"version\":\"0.0.9\"/"))?;
-    let key = desk.path("job.key");
+    let key = desk.folder.text("job.key");
     for file in ["job.key", "other.key"] {
-        Task::new(&desk.comity).args(["key", "new"]).args([desk.path(file)]).run()?;
+        Task::new(comity_word()).args(["key", "new"]).args([desk.folder.text(file)]).run()?;
     }
-    let poor = format!("ulimit -l 16\nmount --bind {} {key}", desk.path("other.key"));
+    let poor = format!("ulimit -l 16\nmount --bind {} {key}", desk.folder.text("other.key"));
     let full = "mount -t tmpfs -o size=1m tmpfs /dev/shm\ndd if=/dev/zero of=/dev/shm/full bs=1k count=1000 2>/dev/null";
-    desk.serve(2201, &[("a1", "a", &version), ("b1", "b", &poor), ("c1", "c", full)])?;
+    desk.serve(&[("a1", "a", &version), ("b1", "b", &poor), ("c1", "c", full)])?;
     desk.finds_while(
         &[
-            ("b", "ip rule add pref 100 lookup local", "ip rule del pref 100"),
-            ("b", "ip rule del pref 0", "ip rule add pref 0 lookup local"),
-            (
+            ["b", "ip rule add pref 100 lookup local", "ip rule del pref 100"],
+            ["b", "ip rule del pref 0", "ip rule add pref 0 lookup local"],
+            [
                 "b",
                 "ip rule add pref 10 iif eth0 ipproto tcp dport 7100-7107 blackhole",
                 "ip rule del pref 10",
-            ),
-            (
+            ],
+            [
                 "a",
                 "tc qdisc add dev ab root tbf rate 100mbit burst 64kb latency 50ms",
                 "tc qdisc del dev ab root",
-            ),
+            ],
         ],
-        &["--hosts", "a1,b1,c1", "--ports", PORTS, "--key", &key],
+        &format!("doctor --hosts a1,b1,c1 --ports {PORTS} --key {key}"),
         &[
             "FAILED     version  a1: it has comity 0.0.9",
             "FAILED     memlock  b1: a process may lock 16 KiB",
@@ -335,30 +280,29 @@ fn hosts(desk: &mut Desk<'_>) -> Result<usize, String> {
             " 7 failed",
         ],
     )
-    .map(|()| 6)
 }
 
 /// Crossed cables, a clock that is wrong, memory that cannot be read.
-fn addresses(desk: &mut Desk<'_>) -> Result<usize, String> {
+fn addresses(desk: &mut Desk<'_>) -> Result<(), String> {
     let clock =
         wrapped(desk, "late", &says("s/\"unix_us\":(\\d+)/\"\\\"unix_us\\\":\" . ($1 + 90_000_000)/e"))?;
     // A program that may not be read cannot be looked into, but by those who may look into all.
-    let hidden = desk.net.folder.join("hidden-comity");
-    copy(desk.comity.as_ref(), &hidden)?;
+    let hidden = desk.folder.join("hidden-comity");
+    copy(comity_word().as_ref(), &hidden)?;
     Task::new("chmod").arg("0111").arg(&hidden).run()?;
     let drop = "setpriv --bounding-set=-sys_ptrace,-dac_override,-dac_read_search --inh-caps=-all";
     // The rights go with the first program that is started, and are looked at when the second is.
     let closed =
         wrapped(desk, "closed", &format!("exec {drop} sh -c 'exec {} \"$@\"' sh \"$@\"", hidden.display()))?;
-    desk.serve(2202, &[("a2", "a", &clock), ("b2", "b", &closed)])?;
+    desk.serve(&[("a2", "a", &clock), ("b2", "b", &closed)])?;
     desk.finds_while(
         &[
-            ("b", "ip addr del 10.93.0.2/30 dev ba", "ip addr add 10.93.0.2/30 dev ba"),
-            ("b", "ip addr del 10.93.0.9/30 dev bc", "ip addr add 10.93.0.9/30 dev bc"),
-            ("b", "ip addr add 10.93.0.2/30 dev bc", "ip addr del 10.93.0.2/30 dev bc"),
-            ("b", "ip addr add 10.93.0.9/30 dev ba", "ip addr del 10.93.0.9/30 dev ba"),
+            ["b", "ip addr del 10.93.0.2/30 dev ba", "ip addr add 10.93.0.2/30 dev ba"],
+            ["b", "ip addr del 10.93.0.9/30 dev bc", "ip addr add 10.93.0.9/30 dev bc"],
+            ["b", "ip addr add 10.93.0.2/30 dev bc", "ip addr del 10.93.0.2/30 dev bc"],
+            ["b", "ip addr add 10.93.0.9/30 dev ba", "ip addr del 10.93.0.9/30 dev ba"],
         ],
-        &["--hosts", "a2,b2,c"],
+        "doctor --hosts a2,b2,c",
         &[
             "FAILED     cable    a2 ab - b2 ba: the cable of a2 ab (10.93.0.1/30) ends in b2 ba (10.93.0.9/30), but 10.93.0.2/30 is b2 bc: the cables are crossed",
             "FAILED     clock    a2: its clock is 90.0 s ahead",
@@ -366,18 +310,17 @@ fn addresses(desk: &mut Desk<'_>) -> Result<usize, String> {
             " 4 failed",
         ],
     )
-    .map(|()| 3)
 }
 
 /// A small MTU, a way in one direction only, an address that two hosts have.
-fn ways(desk: &mut Desk<'_>) -> Result<usize, String> {
+fn ways(desk: &mut Desk<'_>) -> Result<(), String> {
     desk.finds_while(
         &[
-            ("b", "ip link set bc mtu 1280", "ip link set bc mtu 1500"),
-            ("c", "ip route add unreachable 10.93.0.5/32", "ip route del unreachable 10.93.0.5/32"),
-            ("c", "ip addr add 10.93.0.2/32 dev ca", "ip addr del 10.93.0.2/32 dev ca"),
+            ["b", "ip link set bc mtu 1280", "ip link set bc mtu 1500"],
+            ["c", "ip route add unreachable 10.93.0.5/32", "ip route del unreachable 10.93.0.5/32"],
+            ["c", "ip addr add 10.93.0.2/32 dev ca", "ip addr del 10.93.0.2/32 dev ca"],
         ],
-        &["--hosts", "a,b,c"],
+        "doctor --hosts a,b,c",
         &[
             "FAILED     mtu      b bc -> c cb: ",
             "on b run: sudo ip link set dev bc mtu 1500",
@@ -387,23 +330,22 @@ fn ways(desk: &mut Desk<'_>) -> Result<usize, String> {
             " 5 failed",
         ],
     )
-    .map(|()| 3)
 }
 
 /// A host that does not let this user in, one without comity, and one where sudo wants a password is told before anything is done.
-fn logins(desk: &mut Desk<'_>) -> Result<usize, String> {
-    desk.net.keygen("stranger")?;
-    let folder = Path::new(&desk.comity).parent().ok_or("the program has no folder")?;
-    let nothing = format!("mount -t tmpfs tmpfs {}", folder.display());
-    desk.net.serve_as(&SshHost { name: "b4", host: "b", port: 2204, before: "", users: "stranger.pub" })?;
-    desk.serve(2204, &[("c4", "c", &nothing)])?;
+fn logins(desk: &mut Desk<'_>) -> Result<(), String> {
+    desk.keygen("stranger")?;
+    let nothing = format!("mount -t tmpfs tmpfs $(dirname {})", comity_word());
+    let [known, other] = ["id.pub", "stranger.pub"].map(|file| desk.folder.text(file));
+    desk.serve_one("b4", "b", &format!("mount --bind {other} {known}"))?;
+    desk.serve(&[("c4", "c", &nothing)])?;
     desk.finds(
-        &["--hosts", "a,b4,c4"],
+        "doctor --hosts a,b4,c4",
         &[
             "FAILED     ssh      b4: it does not let this user in without a password: `ssh-copy-id` to it",
             "FAILED     version  c4: comity is not installed there",
             " 2 failed",
         ],
     )?;
-    desk.refuses("a,b4", &["ssh-copy-id"]).map(|()| 1)
+    desk.refuses("a,b4", &["ssh-copy-id"])
 }

@@ -36,7 +36,6 @@ const LIMIT: u64 = 60;
 /// Some hosts with some ranks each.
 struct Shape {
     name: &'static str,
-    hosts: usize,
     /// Ranks on each host.
     ranks: usize,
     /// Pairs of interfaces on each host that have only a link-local address and lead nowhere, as virtual cables of containers do.
@@ -52,12 +51,11 @@ struct Shape {
     /// Each host has a launcher of its own, which is told this address (`comity launch --nnodes`).
     launched: bool,
     /// Words of a rank's error, where the job cannot run.
-    refused: Option<&'static [&'static str]>,
+    refused: &'static [&'static str],
 }
 
 const PLAIN: Shape = Shape {
     name: "",
-    hosts: 3,
     ranks: 1,
     dead: 0,
     cables: &[],
@@ -66,7 +64,7 @@ const PLAIN: Shape = Shape {
     vars: &[],
     idle: &[],
     launched: false,
-    refused: None,
+    refused: &[],
 };
 
 const CHAIN: &[Cable] = &[(0, 1, "ab", "10.71.1.%/30"), (1, 2, "bc", "10.71.2.%/30")];
@@ -82,7 +80,6 @@ const SHAPES: &[Shape] = &[
     TRIANGLE,
     Shape {
         name: "two ranks on each of two hosts",
-        hosts: 2,
         ranks: 2,
         cables: &[(0, 1, "cable", "10.77.0.%/24")],
         master: &["10.77.0.1"],
@@ -90,7 +87,6 @@ const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "interfaces that lead nowhere",
-        hosts: 2,
         dead: 8,
         cables: &[(0, 1, "lan", "10.73.0.%/24")],
         // What has it is tried after what has not.
@@ -111,7 +107,6 @@ const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "two networks",
-        hosts: 2,
         cables: &[(0, 1, "slow", "10.71.0.%/16"), (0, 1, "fast", "10.72.1.%/24")],
         also: &[(0, "route add default via 10.71.0.2"), (1, "route add default via 10.71.0.1")],
         master: &["10.71.0.1"],
@@ -131,7 +126,6 @@ const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "IPv6 of the link only",
-        hosts: 2,
         cables: &[(0, 1, "ab", "fe80::71:%/64")],
         master: &["fe80::71:1%ab"],
         ..PLAIN
@@ -149,7 +143,7 @@ const SHAPES: &[Shape] = &[
         cables: &[(0, 1, "ab", "10.71.1.%/30"), (0, 2, "ac", "10.71.2.%/30")],
         master: &["10.71.1.1", "10.71.1.1", "10.71.2.1"],
         vars: &[("COMITY_RELAY", "0")],
-        refused: Some(&["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"]),
+        refused: &["host b", "host c", "10.71.1.2", "no route", "COMITY_RELAY"],
         ..PLAIN
     },
     Shape {
@@ -158,33 +152,17 @@ const SHAPES: &[Shape] = &[
         master: &["10.71.1.1,10.71.2.1"],
         // The others wait so long for the rank that cannot come.
         vars: &[("COMITY_RELAY", "0"), ("COMITY_JOIN_TIMEOUT", "8")],
-        refused: Some(&[
-            "no way from host c",
-            "rank 1 on host b",
-            "without COMITY_RELAY=0",
-            "missing rank 2",
-        ]),
+        refused: &["no way from host c", "rank 1 on host b", "without COMITY_RELAY=0", "missing rank 2"],
         ..PLAIN
     },
 ];
 
 /// Two cables between two hosts.
 const TWO: Shape = Shape {
-    hosts: 2,
     cables: &[(0, 1, "c0", "10.71.1.%/30"), (0, 1, "c1", "10.71.2.%/30")],
     master: &["10.71.1.1"],
     ..PLAIN
 };
-
-/// The settings of `comity cluster config --auto-setup`, without which a connection has one path.
-const OFFERED: &[(usize, &str)] = &[
-    (0, "mptcp limits set subflow 2 add_addr_accepted 2"),
-    (1, "mptcp limits set subflow 2 add_addr_accepted 2"),
-    (0, "mptcp endpoint add 10.71.1.1 dev c0 id 1 signal"),
-    (0, "mptcp endpoint add 10.71.2.1 dev c1 id 2 signal"),
-    (1, "mptcp endpoint add 10.71.1.2 dev c0 id 1 signal"),
-    (1, "mptcp endpoint add 10.71.2.2 dev c1 id 2 signal"),
-];
 
 /// A job, what happens to its cables or hosts, and how it ends.
 struct Cut {
@@ -287,21 +265,22 @@ fn run(shape: &Shape, key: &Path) -> Result<(), String> {
     let lan = Lan::new(shape)?;
     let before = lan.carried()?;
     let words = ["bench", "all_reduce", "--sizes", "4M", "--budget", "0.3"];
-    let ranks = 0..shape.hosts * shape.ranks;
-    let said = together(ranks.map(|rank| lan.rank(rank, key, &comity(), &words)));
-    match shape.refused {
-        Some(words) => fails(said.map(|all| all.concat()), words).map(drop),
-        None => {
-            let said = said?.concat();
-            judge(shape, &before, &lan.carried()?).map_err(|e| format!("{e}\n{said}"))
-        }
+    let ranks = 0..lan.size * shape.ranks;
+    let said = together(ranks.map(|rank| lan.rank(rank, key, &comity(), &words))).map(|all| all.concat());
+    if !shape.refused.is_empty() {
+        return fails(said, shape.refused).map(drop);
     }
+    let said = said?;
+    judge(shape, &before, &lan.carried()?).map_err(|e| format!("{e}\n{said}"))
 }
 
 impl Cut {
     fn two_cables(&self, key: &Path) -> Result<(), String> {
-        let shape = Shape { also: if self.mptcp { OFFERED } else { &[] }, vars: self.vars, ..TWO };
+        let shape = Shape { vars: self.vars, ..TWO };
         let lan = Lan::new(&shape)?;
+        if self.mptcp {
+            lan.offer_cables()?;
+        }
         let running = lan.load(key, &self.does)?;
         for (pause, cable, is_cut) in self.turns {
             thread::sleep(Duration::from_millis(*pause));
@@ -371,18 +350,20 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// The namespaces of a shape; dropping them removes them, and the cables with them.
 struct Lan<'a> {
     shape: &'a Shape,
+    size: usize,
     hosts: Hosts,
 }
 
 impl<'a> Lan<'a> {
     fn new(shape: &'a Shape) -> Result<Self, String> {
-        let lan = Self { shape, hosts: Hosts::new("lan", &NAMES[..shape.hosts])? };
+        let size = shape.cables.iter().map(|(a, b, ..)| a.max(b) + 1).max().unwrap_or(1);
+        let lan = Self { shape, size, hosts: Hosts::new("lan", &NAMES[..size])? };
         for (a, b, cable, network) in shape.cables {
             lan.hosts.cable([(NAMES[*a], cable), (NAMES[*b], cable)])?;
             lan.raise(*a, cable, &network.replace('%', "1"))?;
             lan.raise(*b, cable, &network.replace('%', "2"))?;
         }
-        for host in 0..shape.hosts {
+        for host in 0..size {
             for pair in 0..shape.dead {
                 lan.ip(host, &format!("link add dead{pair} type veth peer name tail{pair}"))?;
                 for (end, kind) in [(1, "dead"), (2, "tail")] {
@@ -394,6 +375,16 @@ impl<'a> Lan<'a> {
             lan.ip(*host, line)?;
         }
         Ok(lan)
+    }
+
+    /// The settings of `comity cluster config --auto-setup`, without which a connection has one path.
+    fn offer_cables(&self) -> Result<(), String> {
+        for (host, end) in [(0, 1), (1, 2)] {
+            self.ip(host, "mptcp limits set subflow 2 add_addr_accepted 2")?;
+            self.ip(host, &format!("mptcp endpoint add 10.71.1.{end} dev c0 id 1 signal"))?;
+            self.ip(host, &format!("mptcp endpoint add 10.71.2.{end} dev c1 id 2 signal"))?;
+        }
+        Ok(())
     }
 
     /// Give a device no address but this one, and that one at once.
@@ -410,10 +401,10 @@ impl<'a> Lan<'a> {
 
     /// A rank that runs this program.
     fn rank(&self, rank: usize, key: &Path, program: &Path, words: &[&str]) -> Task {
-        let Shape { hosts, ranks, master, vars, launched, .. } = self.shape;
+        let Shape { ranks, master, vars, launched, .. } = self.shape;
         let host = rank / ranks;
         let place = rank.to_string();
-        let size = (hosts * ranks).to_string();
+        let size = (self.size * ranks).to_string();
         let at = *master.get(host).unwrap_or(&master[0]);
         let task = self.hosts.within(NAMES[host]);
         let task = if *launched {
@@ -423,7 +414,7 @@ impl<'a> Lan<'a> {
             let task = task.arg(program).args(words).env("COMITY_RANK", place).env("COMITY_SIZE", size);
             task.env("MASTER_ADDR", at).env("MASTER_PORT", "7402")
         };
-        let task = task.limit(if self.shape.refused.is_some() { LIMIT } else { QUICK });
+        let task = task.limit(if self.shape.refused.is_empty() { QUICK } else { LIMIT });
         let task = task.env("COMITY_HOST", NAMES[host]).env("COMITY_KEY_FILE", key);
         vars.iter().fold(task, |task, (name, value)| task.env(name, value))
     }
@@ -431,7 +422,7 @@ impl<'a> Lan<'a> {
     /// A rank on each host that does this with `load`; one that makes calls has moved more of them than a meeting does.
     fn load(&self, key: &Path, does: &[&str]) -> Result<Vec<Running>, String> {
         let rank = |rank| self.rank(rank, key, &built("debug", "examples/load"), does).limit(60).start();
-        let running = (0..self.shape.hosts).map(rank).collect::<Result<_, _>>()?;
+        let running = (0..self.size).map(rank).collect::<Result<_, _>>()?;
         if does[0] == "steady" {
             until("a job in the middle of calls", 30, || {
                 Ok((self.carried()?.iter().sum::<u64>() >= 8 << 20).then_some(()))
@@ -444,7 +435,7 @@ impl<'a> Lan<'a> {
     fn carried(&self) -> Result<Vec<u64>, String> {
         let cables = self.shape.cables.iter();
         let both = cables.map(|(a, b, cable, ..)| Ok(self.received(*a, cable)? + self.received(*b, cable)?));
-        both.chain((0..self.shape.hosts).map(|host| self.received(host, "lo"))).collect()
+        both.chain((0..self.size).map(|host| self.received(host, "lo"))).collect()
     }
 
     /// Bytes that a device of a host has received so far.

@@ -41,6 +41,11 @@ pub(super) fn has(said: &str, words: &[&str]) -> Result<(), String> {
     }
 }
 
+/// The text has not this word.
+pub(super) fn lacks(said: &str, word: &str) -> Result<(), String> {
+    if said.contains(word) { Err(format!("{word:?} is in what it said:\n{said}")) } else { Ok(()) }
+}
+
 /// The job fails, and says all of these words.
 pub(super) fn fails(ended: Result<String, String>, words: &[&str]) -> Result<String, String> {
     match ended {

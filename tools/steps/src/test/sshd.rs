@@ -14,7 +14,7 @@ use super::{
     step::{Outcome, Why},
 };
 use scope::Rng;
-use std::{env, fs, path::PathBuf, thread::sleep, time::Duration};
+use std::{env, fs, thread::sleep, time::Duration};
 use tasks::{
     child::{Running, Task},
     netns::Hosts,
@@ -83,18 +83,6 @@ pub(super) struct SshNet<'a> {
     sshd: Vec<Running>,
 }
 
-/// A server on a host, and what its logins find otherwise than others.
-pub(super) struct SshHost<'a> {
-    /// The name by which it is reached.
-    pub(super) name: &'a str,
-    pub(super) host: &'a str,
-    pub(super) port: u16,
-    /// Lines for `sh` before it starts, in a mount namespace of its own.
-    pub(super) before: &'a str,
-    /// The file of keys that it lets in.
-    pub(super) users: &'a str,
-}
-
 impl<'a> SshNet<'a> {
     /// The hosts, or what is missing for them.
     pub(super) fn new(kind: &str, folder: &'a Scratch, cabling: &'static Cabling) -> Outcome<Self> {
@@ -110,23 +98,14 @@ impl<'a> SshNet<'a> {
         let config = folder.text("config");
         script(&folder.join("bin/ssh"), &format!("#!/bin/sh\nexec /usr/bin/ssh -F {config} \"$@\"\n"))?;
         net.write("passwd", &users_of_sshd(&folder.join("own"))?)?;
-        let own = ["id", "known"].map(|file| folder.text(file));
-        net.write(
-            "config",
-            &format!(
-                "Host *\n  IdentityFile {}\n  UserKnownHostsFile {}\n  IdentitiesOnly yes\n",
-                own[0], own[1]
-            ),
-        )?;
-        let mut known = String::new();
-        for (host, at, _) in cabling.hosts {
-            known += &format!("{at} {}", net.keygen(&format!("host_{host}"))?);
-            net.serve_as(&SshHost { name: host, host, port: 22, before: "", users: "id.pub" })?;
-        }
-        net.write("known", &known)?;
+        let [id, known] = ["id", "known"].map(|file| folder.text(file));
+        let all =
+            format!("Host *\n  IdentityFile {id}\n  UserKnownHostsFile {known}\n  IdentitiesOnly yes\n");
+        net.write("config", &all)?;
+        net.write("known", &format!("* {}", net.keygen("host")?))?;
+        net.serve(&Vec::from_iter(net.names().map(|host| (host, host, ""))))?;
         let lines = net.ranks().map(|h| format!("{h} slots=1\n"));
-        net.write("hosts", &format!("# the hosts\n{}", lines.collect::<String>()))?;
-        net.names().try_for_each(|host| net.answer(&[host]))?;
+        net.write("hosts", &lines.collect::<String>())?;
         Ok(net)
     }
 
@@ -154,9 +133,8 @@ impl<'a> SshNet<'a> {
         Ok(())
     }
 
-    pub(super) fn write(&self, file: &str, text: &str) -> Result<PathBuf, String> {
-        let path = self.folder.join(file);
-        write(&path, text).map(|()| path)
+    pub(super) fn write(&self, file: &str, text: &str) -> Result<String, String> {
+        write(self.folder.join(file), text).map(|()| self.folder.text(file))
     }
 
     /// A new key pair; the public half.
@@ -166,21 +144,30 @@ impl<'a> SshNet<'a> {
         read(path.with_extension("pub"))
     }
 
-    /// Start a server on a host, known to the desk's ssh by its name.
-    pub(super) fn serve_as(&mut self, one: &SshHost<'_>) -> Result<(), String> {
-        let SshHost { name, host, port, before, users } = *one;
+    /// Servers with these names on these hosts, with lines for `sh` before each starts in a mount namespace of its own; once they answer.
+    pub(super) fn serve(&mut self, all: &[(&str, &str, &str)]) -> Result<(), String> {
+        all.iter().try_for_each(|(name, host, before)| self.serve_one(name, host, before))?;
+        all.iter().try_for_each(|(name, ..)| {
+            until(&format!("the sshd of {name}"), 20, || Ok(self.on(name, "true").ok())).map(drop)
+        })
+    }
+
+    /// One of them, known to the desk's ssh by its name, whether it lets the desk in or not.
+    pub(super) fn serve_one(&mut self, name: &str, host: &str, before: &str) -> Result<(), String> {
         let (_, at, over) = self.cabling.hosts.iter().find(|h| h.0 == host).ok_or("no such host")?;
+        // The first of a host is where others look for one.
+        let port = if name == host { 22 } else { 2200 + self.sshd.len() };
         let jump = over.map_or_else(String::new, |over| format!("  ProxyJump {over}\n"));
-        let entry = format!("Host {name}\n  HostName {at}\n  Port {port}\n  HostKeyAlias {at}\n{jump}");
+        let entry = format!("Host {name}\n  HostName {at}\n  Port {port}\n{jump}");
         self.write("config", &(entry + &read(self.folder.join("config"))?))?;
         let path = |file: &str| self.folder.text(file);
         let own = path("own");
         let settings = format!(
             "Port {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSetEnv XDG_CACHE_HOME={own}/.cache XDG_RUNTIME_DIR={own}\n",
-            path(&format!("host_{host}")),
-            path(users)
+            path("host"),
+            path("id.pub")
         );
-        let settings = self.write(&format!("sshd_{name}"), &settings)?.display().to_string();
+        let settings = self.write(&format!("sshd_{name}"), &settings)?;
         let server = target().join("sshd").display().to_string();
         // The server wants a user and a folder of its own, which others need not see.
         let script = format!(
@@ -191,12 +178,6 @@ impl<'a> SshNet<'a> {
         let task = self.hosts.within(host).args(["unshare", "--uts", "sh", "-c", &script]);
         self.sshd.push(task.limit(600).start()?);
         Ok(())
-    }
-
-    /// Until every sshd does.
-    pub(super) fn answer(&self, names: &[&str]) -> Result<(), String> {
-        let ask = |host: &str| Ok(self.on(host, "true").ok());
-        names.iter().try_for_each(|host| until(&format!("the sshd of {host}"), 20, || ask(host)).map(drop))
     }
 
     /// A command at the desk.
@@ -230,22 +211,9 @@ impl<'a> SshNet<'a> {
     pub(super) fn busy(&self, random: &mut Rng) -> Result<Running, String> {
         let calls = "setsid sleep 1000 & exec \"$0\" bench all_reduce --sizes 64K --budget 60";
         let job = self.launch(&[], &["sh", "-c", calls, &comity_word()])?;
-        self.names().try_for_each(|host| self.await_rank(host))?;
+        self.names().try_for_each(|host| self.at(host, "comity", "bench").map(drop))?;
         sleep(Duration::from_millis(random.between(0, 1500)));
         Ok(job)
-    }
-
-    /// Wait until a rank runs on a host.
-    pub(super) fn await_rank(&self, host: &str) -> Result<(), String> {
-        until("a rank", 20, || Ok((!self.ranks_of(host)?.is_empty()).then_some(())))
-    }
-
-    pub(super) fn ranks_of(&self, host: &str) -> Result<Vec<u32>, String> {
-        let is_rank = |(pid, _): &(u32, String)| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.windows(12).any(|w| w == b"COMITY_RANK=")
-        };
-        Ok(self.running(host)?.into_iter().filter(is_rank).map(|(pid, _)| pid).collect())
     }
 
     /// What runs on a host but its servers: number and name.
@@ -254,14 +222,16 @@ impl<'a> SshNet<'a> {
         Ok(named.filter(|(_, name)| name != "sshd").collect())
     }
 
-    /// A process of the desk with this name, and this word in its command.
-    pub(super) fn at_desk(&self, name: &str, word: &str) -> Result<u32, String> {
+    /// A process of a host with this name, and this word in its command, as soon as there is one.
+    pub(super) fn at(&self, host: &str, name: &str, word: &str) -> Result<u32, String> {
         let has = |pid: &u32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             words.split(|b| *b == 0).any(|w| w == word.as_bytes())
         };
-        let all = self.running("desk")?.into_iter().filter(|(_, of)| of == name);
-        all.map(|(pid, _)| pid).find(has).ok_or_else(|| format!("no {name} with {word} runs at the desk"))
+        until(&format!("{name} with {word} on {host}"), 20, || {
+            let all = self.running(host)?.into_iter().filter(|(_, of)| of == name);
+            Ok(all.map(|(pid, _)| pid).find(has))
+        })
     }
 
     /// Nothing but the servers is left.

@@ -1,15 +1,15 @@
 //! Login shells that are no Bourne shell, as users choose them on their own hosts: ssh hands each command to the login shell there.
 
-use super::{Net, loses_a_rank};
+use super::{Case, Net, each, loses_a_rank};
 use crate::test::{
-    jobs::{has, timed},
+    jobs::has,
     requirements::Ask,
     scope::Scope,
     sshd::{SERVER, SWITCH},
     step::Outcome,
 };
 use scope::Rng;
-use tasks::place::{Scratch, program, read};
+use tasks::place::{program, read};
 
 pub(in crate::test) const ASKS: &[Ask] = &[
     Ask::Linux,
@@ -25,24 +25,25 @@ const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "bac
 
 /// Jobs on hosts where these shells are root's: a job, words that shells like to change, a rank that is killed.
 pub(in crate::test) fn check(scope: &Scope) -> Outcome {
-    let scratch = Scratch::new("ssh-shells")?;
-    let net = Net::new("ssh", &scratch, &SWITCH)?;
-    let users = read(scratch.join("passwd"))?;
-    for name in ["fish", "tcsh"] {
-        let shell = program(name).ok_or_else(|| format!("there is no {name}"))?;
-        // In its place, which the servers have mounted.
-        let root = users.lines().find_map(|l| l.strip_prefix("root:")?.rsplit_once(':')).ok_or("no root")?;
-        let is = format!("{}:{}\n", root.0, shell.display());
-        net.write("passwd", &users.replacen(&format!("{}:{}\n", root.0, root.1), &is, 1))?;
-        timed(name, || {
-            // Else this tries nothing.
-            has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
-            passes_words(&net)?;
-            loses_a_rank(&net, &mut Rng::new(scope.seed))?;
-            net.clean()
-        })?;
-    }
+    let cases: [(&str, Case); 2] = [
+        ("fish", |net, random| within(net, random, "fish")),
+        ("tcsh", |net, random| within(net, random, "tcsh")),
+    ];
+    each(scope, &SWITCH, "shells", &cases)?;
     Ok("login shells fish and tcsh".into())
+}
+
+fn within(net: &Net<'_>, random: &mut Rng, name: &str) -> Result<(), String> {
+    let shell = program(name).ok_or_else(|| format!("there is no {name}"))?;
+    let users = read(net.folder.join("passwd"))?;
+    let root = users.lines().find(|l| l.starts_with("root:")).ok_or("there is no root")?;
+    let (rest, _) = root.rsplit_once(':').unwrap_or_default();
+    // In its place, which the servers have mounted.
+    net.write("passwd", &users.replacen(root, &format!("{rest}:{}", shell.display()), 1))?;
+    // Else this tries nothing.
+    has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
+    passes_words(net)?;
+    loses_a_rank(net, random)
 }
 
 /// Words and variables come as they were given.
