@@ -10,7 +10,7 @@
 //! faults are planted, and each is found; the setup is undone. The gate takes a share of the faults, the deep checks all.
 
 use super::{
-    jobs::{comity_word, fails, has, lacks, script, timed},
+    jobs::{comity, fails, has, lacks, script, timed},
     scope::Scope,
     sshd::{End, SWITCH, SshNet as Desk},
     step::Outcome,
@@ -19,7 +19,7 @@ use crate::softverbs;
 use std::path::Path;
 use tasks::{
     child::Task,
-    place::{Scratch, copy, make, program, read, write},
+    place::{Scratch, copy, program, read, write},
 };
 
 pub(super) use super::sshd::ASKS;
@@ -55,7 +55,7 @@ impl Desk<'_> {
     /// Run comity at the desk, with the words of this line.
     fn run(&self, line: &str) -> Result<String, String> {
         timed(&format!("  comity {line}"), || {
-            self.desk(&[&comity_word()]).args(line.split_whitespace()).limit(LIMIT).run()
+            self.desk(&[&comity()]).args(line.split_whitespace()).limit(LIMIT).run()
         })
     }
 
@@ -110,7 +110,7 @@ fn configures(desk: &mut Desk<'_>) -> Result<(), String> {
     has(&read(&undo)?, &[&written])?;
     let said = desk.run(&format!("doctor {out} --ports {PORTS}"))?;
     has(&said, &["passed     cable    a ab - b ba", " 0 failed", "there and back"])?;
-    let comity = comity_word();
+    let comity = comity();
     let job = format!("launch --hostfile {out} -- {comity} bench all_reduce --sizes 64K --budget 0.3");
     has(&desk.run(&job)?, &["3 ranks on 3 hosts (a, b, c), links tcp", "[0@"])
 }
@@ -148,7 +148,7 @@ fn fails_halfway(desk: &mut Desk<'_>) -> Result<(), String> {
 /// Two of the hosts announce themselves, and the desk finds those over the switch.
 fn hears(desk: &Desk<'_>) -> Result<(), String> {
     let announce = |host: &str| {
-        let task = desk.hosts.within(host).args([&comity_word()]);
+        let task = desk.hosts.within(host).args([&comity()]);
         task.args(["cluster", "announce", "--name", host, "--for", "40"]).limit(LIMIT).start()
     };
     let announced = [announce("a")?, announce("b")?];
@@ -171,15 +171,14 @@ const ENDS: [(&str, [(&str, &str); 2]); 3] = [
 fn over_rdma(desk: &mut Desk<'_>) -> Result<(), String> {
     for (host, ends) in ENDS {
         let tree = desk.folder.text(&format!("class-{host}"));
-        for (nic, _) in ends {
-            let device = format!("{tree}/infiniband/r{nic}");
-            for folder in ["ports/1".into(), format!("device/net/{nic}")] {
-                make(format!("{device}/{folder}").as_ref())?;
-            }
-            write(format!("{device}/ports/1/state"), "4: ACTIVE\n")?;
-        }
-        make(format!("{tree}/net").as_ref())?;
-        let before = format!("mount --bind /sys/class/net {tree}/net\nmount --rbind {tree} /sys/class");
+        let device = |(nic, _): (&str, &str)| {
+            let at = format!("{tree}/infiniband/r{nic}");
+            format!("mkdir -p {at}/ports/1 {at}/device/net/{nic}\necho '4: ACTIVE' > {at}/ports/1/state\n")
+        };
+        let devices = ends.map(device).concat();
+        let before = format!(
+            "{devices}mkdir {tree}/net\nmount --bind /sys/class/net {tree}/net\nmount --rbind {tree} /sys/class"
+        );
         desk.serve(&[(&format!("{host}r"), host, &before)])?;
     }
     let out = desk.folder.text("rdma.json");
@@ -200,7 +199,7 @@ fn over_rdma(desk: &mut Desk<'_>) -> Result<(), String> {
         "launch --hostfile {out} --env COMITY_VERBS={library}/libibverbs.so.1 --env SOFTVERBS_DEVICES={} \
          -- {} check --quick --ops all_reduce,all_gather",
         devices.join(","),
-        comity_word()
+        comity()
     );
     has(&desk.run(&job)?, &["cases on each rank", "links rdma"])?;
     // One end is down: it is said before anything runs.
@@ -230,11 +229,11 @@ const GROUPS: [(&str, Plant); 4] =
 fn wrapped(desk: &Desk<'_>, name: &str, lines: &str) -> Result<String, String> {
     let real = desk.folder.join("real-comity");
     if !real.exists() {
-        copy(comity_word().as_ref(), &real)?;
+        copy(comity().as_ref(), &real)?;
     }
     let text = format!("#!/bin/sh\nreal={}\n{lines}\n", real.display());
     let path = script(&desk.folder.join(name), &text)?;
-    Ok(format!("mount --bind {path} {}", comity_word()))
+    Ok(format!("mount --bind {path} {}", comity()))
 }
 
 /// Other words in what the agent says.
@@ -247,7 +246,7 @@ fn hosts(desk: &mut Desk<'_>) -> Result<(), String> {
     let version = wrapped(desk, "older", &says("s/\"version\":\"[^\"]*\"/\"version\":\"0.0.9\"/"))?;
     let key = desk.folder.text("job.key");
     for file in ["job.key", "other.key"] {
-        Task::new(comity_word()).args(["key", "new"]).args([desk.folder.text(file)]).run()?;
+        Task::new(comity()).args(["key", "new"]).args([desk.folder.text(file)]).run()?;
     }
     let poor = format!("ulimit -l 16\nmount --bind {} {key}", desk.folder.text("other.key"));
     let full = "mount -t tmpfs -o size=1m tmpfs /dev/shm\ndd if=/dev/zero of=/dev/shm/full bs=1k count=1000 2>/dev/null";
@@ -288,7 +287,7 @@ fn addresses(desk: &mut Desk<'_>) -> Result<(), String> {
         wrapped(desk, "late", &says("s/\"unix_us\":(\\d+)/\"\\\"unix_us\\\":\" . ($1 + 90_000_000)/e"))?;
     // A program that may not be read cannot be looked into, but by those who may look into all.
     let hidden = desk.folder.join("hidden-comity");
-    copy(comity_word().as_ref(), &hidden)?;
+    copy(comity().as_ref(), &hidden)?;
     Task::new("chmod").arg("0111").arg(&hidden).run()?;
     let drop = "setpriv --bounding-set=-sys_ptrace,-dac_override,-dac_read_search --inh-caps=-all";
     // The rights go with the first program that is started, and are looked at when the second is.
@@ -335,7 +334,7 @@ fn ways(desk: &mut Desk<'_>) -> Result<(), String> {
 /// A host that does not let this user in, one without comity, and one where sudo wants a password is told before anything is done.
 fn logins(desk: &mut Desk<'_>) -> Result<(), String> {
     desk.keygen("stranger")?;
-    let nothing = format!("mount -t tmpfs tmpfs $(dirname {})", comity_word());
+    let nothing = format!("mount -t tmpfs tmpfs $(dirname {})", comity());
     let [known, other] = ["id.pub", "stranger.pub"].map(|file| desk.folder.text(file));
     desk.serve_one("b4", "b", &format!("mount --bind {other} {known}"))?;
     desk.serve(&[("c4", "c", &nothing)])?;

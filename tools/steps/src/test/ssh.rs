@@ -8,7 +8,7 @@
 pub(super) mod shells;
 
 use super::{
-    jobs::{comity_word, fails, has, lacks, timed},
+    jobs::{comity, fails, has, lacks, timed},
     python,
     scope::Scope,
     sshd::{CHAIN, Cabling, SWITCH, SshNet as Net, TRIANGLE},
@@ -107,14 +107,13 @@ fn released() -> Outcome {
     Ok(format!("; five calls on three hosts: {:.2} s", begun.elapsed().as_secs_f64()))
 }
 
-/// The last host.
 fn last(net: &Net<'_>) -> &'static str {
     net.names().last().unwrap_or_default()
 }
 
 fn runs(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
     let flags = ["--log-dir", &net.folder.text("logs")];
-    let said = net.launch(&flags, &[&comity_word(), "check", "--quick", "--ops", "all_reduce"])?.wait()?;
+    let said = net.launch(&flags, &[&comity(), "check", "--quick", "--ops", "all_reduce"])?.wait()?;
     let tag = format!("[0@{}]", net.ranks().next().unwrap_or_default());
     has(&said, &["cases on each rank", &tag])?;
     read(net.folder.join("logs/rank-2.err"))?;
@@ -219,7 +218,7 @@ fn comes_back(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
 fn copies_itself(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
     // Under another name the launcher's own program is not looked for there.
     let launcher = net.folder.text("launcher");
-    copy(comity_word().as_ref(), launcher.as_ref())?;
+    copy(comity().as_ref(), launcher.as_ref())?;
     let script = "[ $RANK = 2 ] || exit 0; test -t 0 && test -t 1 && echo $TERM on $(tty)";
     let run = || net.launch_by(&launcher, &["--python", "sh", "--tty", "2"], &["-c", script])?.wait();
     has(&run()?, &["host a: has no comity", "host c: has no comity", " on /dev/pts/"])?;
@@ -228,7 +227,7 @@ fn copies_itself(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
 
 fn copies_a_key(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
     let key = net.folder.text("own/job.key");
-    let comity = comity_word();
+    let comity = comity();
     net.desk(&[&comity, "key", "new", &key]).run()?;
     net.desk(&[&comity, "key", "copy", "a", "c", "--file", &key]).run()?;
     let here = net.desk(&["sha256sum", &key]).run()?;
@@ -245,7 +244,7 @@ fn copies_a_key(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
 fn tests_itself(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
     let report = net.folder.text("report");
     let words = ["selftest", "--only", "hosts, ", "--hosts", "a,b", "--report", &report];
-    let said = net.desk(&[&comity_word()]).args(words).limit(300).run()?;
+    let said = net.desk(&[&comity()]).args(words).limit(300).run()?;
     has(&said, &["# 2 passed, 0 failed, 0 not there"])?;
     let report = read(report)?;
     has(&report, &["hosts, doctor", "hosts, a rank on each"])?;
@@ -284,7 +283,7 @@ fn runs_frameworks(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
 fn under_mpi(net: &Net<'_>, _: &mut Rng) -> Result<(), String> {
     let ssh = net.folder.text("bin/ssh");
     let key = net.folder.text("mpi.key");
-    let comity = comity_word();
+    let comity = comity();
     Task::new(&comity).args(["key", "new", &key]).run()?;
     let openmpi = net.write("hosts-of-openmpi", "a slots=1\nb slots=1\n")?;
     let mpich = net.write("hosts-of-mpich", "a\nb\n")?;

@@ -9,7 +9,7 @@
 //! They share the file system. What one host is to see otherwise, its sshd mounts for itself. The desk's `ssh` is one that knows them.
 
 use super::{
-    jobs::{comity_word, script, until},
+    jobs::{comity, script, until},
     requirements::Ask,
     step::{Outcome, Why},
 };
@@ -109,7 +109,6 @@ impl<'a> SshNet<'a> {
         Ok(net)
     }
 
-    /// Names of the hosts.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.cabling.hosts.iter().map(|host| host.0)
     }
@@ -119,7 +118,6 @@ impl<'a> SshNet<'a> {
         self.cabling.desk_works.then_some("localhost").into_iter().chain(self.names())
     }
 
-    /// A cable between two hosts.
     pub(super) fn cable(&self, ends: [End; 2]) -> Result<(), String> {
         self.hosts.cable(ends.map(|(host, device, _)| (host, device)))?;
         for (host, device, at) in ends {
@@ -180,7 +178,6 @@ impl<'a> SshNet<'a> {
         Ok(())
     }
 
-    /// A command at the desk.
     pub(super) fn desk(&self, words: &[&str]) -> Task {
         let path = env::var("PATH").unwrap_or_default();
         self.hosts.within("desk").args(words).env("PATH", format!("{}:{path}", self.folder.text("bin")))
@@ -193,7 +190,7 @@ impl<'a> SshNet<'a> {
 
     /// A job with these flags, of this command.
     pub(super) fn launch(&self, flags: &[&str], words: &[&str]) -> Result<Running, String> {
-        self.launch_by(&comity_word(), flags, words)
+        self.launch_by(&comity(), flags, words)
     }
 
     /// The same, started by this program.
@@ -210,7 +207,7 @@ impl<'a> SshNet<'a> {
     /// A job that is at work, at some moment of it. Each rank has a child that has left its session.
     pub(super) fn busy(&self, random: &mut Rng) -> Result<Running, String> {
         let calls = "setsid sleep 1000 & exec \"$0\" bench all_reduce --sizes 64K --budget 60";
-        let job = self.launch(&[], &["sh", "-c", calls, &comity_word()])?;
+        let job = self.launch(&[], &["sh", "-c", calls, &comity()])?;
         self.names().try_for_each(|host| self.at(host, "comity", "bench").map(drop))?;
         sleep(Duration::from_millis(random.between(0, 1500)));
         Ok(job)
