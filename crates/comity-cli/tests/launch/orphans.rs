@@ -179,7 +179,7 @@ fn many_launchers_that_are_ended_at_any_moment_leave_nothing() {
         let mut job = start_script(2, &[], "setsid sleep 1000 & sleep 1000");
         std::thread::sleep(Duration::from_millis(round as u64 * 2 % 64));
         job.signal(signal);
-        let status = job.child.wait().unwrap();
+        let status = wait_for("comity launch to end", || job.child.try_wait().unwrap());
         // One that was hit before it could take the signal dies of it.
         let code = status.code().or(status.signal().map(|n| 128 + n));
         assert_eq!(code, Some(128 + signal.as_raw()), "{signal:?} in round {round}");

@@ -348,7 +348,6 @@ fn judge(shape: &Shape, before: &[u64], after: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Names of the hosts.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// The namespaces of a shape; dropping them removes them, and the cables with them.

@@ -143,7 +143,7 @@ impl<'a> SshNet<'a> {
         })
     }
 
-    /// One of them, known to the desk's ssh by its name, whether it lets the desk in or not.
+    /// Server of these, known to the desk's ssh by its name, whether it lets the desk in or not.
     pub(super) fn serve_one(&mut self, name: &str, host: &str, before: &str) -> Result<(), String> {
         let (_, at, over) = self.cabling.hosts.iter().find(|h| h.0 == host).ok_or("no such host")?;
         // The first of a host is where others look for one.
@@ -197,16 +197,17 @@ impl<'a> SshNet<'a> {
         task.args(flags).arg("--").args(words).folder(&self.folder.join("own")).limit(300).start()
     }
 
-    /// A job that is at work, at some moment of it. Each rank has a child that has left its session.
-    pub(super) fn busy(&self, random: &mut Rng) -> Result<Running, String> {
-        let calls = "setsid sleep 1000 & exec \"$0\" bench all_reduce --sizes 64K --budget 60";
-        let job = self.launch(&[], &["sh", "-c", calls, &comity()])?;
-        self.names().try_for_each(|host| self.at(host, "comity", "bench").map(drop))?;
+    /// A job that runs this on each rank, at some moment of it. Each rank has a child that has left its session.
+    pub(super) fn busy(&self, random: &mut Rng, program: &str, words: &[&str]) -> Result<Running, String> {
+        let rank = ["sh", "-c", "setsid sleep 1000 & exec \"$0\" \"$@\"", program];
+        let job = self.launch(&[], &[&rank, words].concat())?;
+        let name = program.rsplit('/').next().unwrap_or_default();
+        self.names().try_for_each(|host| self.at(host, name, words[0]).map(drop))?;
         sleep(Duration::from_millis(random.between(0, 1500)));
         Ok(job)
     }
 
-    /// What runs on a host but its servers: number and name.
+    /// Processes of a host but its servers: number and name.
     pub(super) fn running(&self, host: &str) -> Result<Vec<(u32, String)>, String> {
         let named = self.hosts.pids(host)?.into_iter().filter_map(|pid| Some((pid, name(pid)?)));
         Ok(named.filter(|(_, name)| name != "sshd").collect())
