@@ -89,11 +89,12 @@ timeout 180 "$PYTHON" docs/make/check.py examples
 [ "$SIZE" = gate ] && minutes=0.5 || minutes=60
 exec "$TOOLBOX" chaos --minutes "${CHAOS_MINUTES:-$minutes}" --seed "${CHAOS_SEED:-$COMITY_TEST_SEED}"
 
-#= ssh ssh=60 deep after=build linux root programs=ip:iproute2,ssh:openssh-client
+#= ssh ssh=60 deep after=build linux root programs=ip:iproute2,ssh:openssh-client unpacked=sshd:usr/sbin/sshd:openssh-server,libwrap0
 # comity launch over ssh, hosts with an sshd each: a switch; a triangle and a chain (deep: both)
 exec "$TOOLBOX" step ssh
 
 #= cluster ssh=60 deep after=build linux root programs=ip:iproute2,tc:iproute2,ssh:openssh-client,perl:perl-base,setpriv:util-linux
+#+ unpacked=sshd:usr/sbin/sshd:openssh-server,libwrap0
 # comity cluster and doctor on three hosts; planted faults found (deep: all twelve)
 exec "$TOOLBOX" step cluster
 
@@ -229,7 +230,7 @@ fi
 # small programs after other systems' reports, beside gloo
 "$PYTHON" python/suites/strangers.py
 
-#= shells deep after=build linux root programs=ssh:openssh-client,fish:fish,tcsh:tcsh
+#= shells deep after=build linux root programs=ssh:openssh-client,fish:fish,tcsh:tcsh unpacked=sshd:usr/sbin/sshd:openssh-server,libwrap0
 # hosts over ssh whose login shells are fish and tcsh
 exec "$TOOLBOX" step shells
 

@@ -14,43 +14,9 @@
 //! warm-up and at its end, and end with code 1 when descriptors or threads have grown at all, or memory by more than 1 % and
 //! 256 KiB.
 
+use chaos::Held;
 use comity::{ConfigError, Error, Group, ReduceOp};
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
-
-/// Resources that this process holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    descriptors: usize,
-    threads: usize,
-    kib: usize,
-}
-
-impl Held {
-    /// From /proc; an error where there is none.
-    fn now() -> Result<Self, Error> {
-        let trouble =
-            |e: std::io::Error| Error::from(ConfigError::new(format!("this program reads /proc: {e}")));
-        let count = |dir: &str| fs::read_dir(dir).map(Iterator::count).map_err(trouble);
-        let status = fs::read_to_string("/proc/self/status").map_err(trouble)?;
-        let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-        let kib = rss.and_then(|l| l.split_whitespace().next()?.parse().ok());
-        Ok(Self {
-            // The listing itself is one.
-            descriptors: count("/proc/self/fd")?.saturating_sub(1),
-            threads: count("/proc/self/task")?,
-            kib: kib.ok_or_else(|| ConfigError::new("no VmRSS in /proc/self/status"))?,
-        })
-    }
-
-    fn has_grown(self, from: Self) -> bool {
-        self.descriptors > from.descriptors
-            || self.threads > from.threads
-            || self.kib > from.kib + from.kib / 100 + 256
-    }
-}
+use std::time::{Duration, Instant};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -204,7 +170,7 @@ fn groups(group: &Group, n: usize) -> Result<bool, Error> {
         drop(half);
         if k == FILL {
             group.barrier()?;
-            early = Some(Held::now()?);
+            early = Some(Held::by(std::process::id()));
         }
     }
     finish(group, early, right, &format!("{n} groups made and dropped"))
@@ -229,7 +195,7 @@ fn grow(group: &Group, seconds: usize) -> Result<bool, Error> {
             let mut age = [start.elapsed().as_millis() as u64];
             group.broadcast(&mut age, 0)?;
             if early.is_none() && calls >= FILL as u64 && age[0] >= seconds as u64 * 250 {
-                early = Some(Held::now()?);
+                early = Some(Held::by(std::process::id()));
             }
             if age[0] >= seconds as u64 * 1000 {
                 break;
@@ -242,7 +208,7 @@ fn grow(group: &Group, seconds: usize) -> Result<bool, Error> {
 /// Report whether all was right and nothing has grown, on every rank.
 fn finish(group: &Group, early: Option<Held>, right: bool, what: &str) -> Result<bool, Error> {
     group.barrier()?;
-    let late = Held::now()?;
+    let late = Held::by(std::process::id());
     let early = early.unwrap_or(late);
     println!(
         "rank {}: {what}; descriptors {} then {}, threads {} then {}, KiB {} then {}",
@@ -254,7 +220,11 @@ fn finish(group: &Group, early: Option<Held>, right: bool, what: &str) -> Result
         early.kib,
         late.kib
     );
-    let mut bad = [u32::from(!right || late.has_grown(early))];
+    let mut bad = [u32::from(
+        !right
+            || late.kib == 0
+            || late.exceeds(early, Held { kib: early.kib / 100 + 256, ..Held::default() }),
+    )];
     group.all_reduce(&mut bad, ReduceOp::Sum)?;
     if bad[0] > 0 && group.rank() == 0 {
         eprintln!("load: {} ranks were wrong or have grown", bad[0]);

@@ -1,7 +1,5 @@
 //! The faults, and which seed makes which trial.
 
-mod row;
-
 use scope::Rng;
 use std::{fmt, ops::Range};
 
@@ -15,86 +13,32 @@ const APART: usize = super::net::HOSTS;
 pub(super) enum Lane {
     /// Ranks that join one job after the other, on one host.
     Crew,
-    /// Jobs of `comity launch`.
-    Launcher,
     /// Ranks on four hosts, and faults that take a second or more.
     Silence,
-    /// Jobs of `comity launch` over ssh, on three hosts.
-    Fleet,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 4] = [Self::Crew, Self::Launcher, Self::Silence, Self::Fleet];
+    pub(super) const ALL: [Self; 2] = [Self::Crew, Self::Silence];
 
     pub(super) fn name(self) -> &'static str {
-        ["crew", "launcher", "silence", "fleet"][self as usize]
+        ["crew", "silence"][self as usize]
     }
 
-    /// Faults of the lane, and the weight of each.
-    fn faults(self) -> &'static [(Fault, u64)] {
-        use Fault::*;
-        match self {
-            Self::Crew => &[
-                (Kill(Phase::Join), 10),
-                (Kill(Phase::Idle), 10),
-                (Kill(Phase::Call), 10),
-                (Kill(Phase::Close), 10),
-                (Crash, 4),
-                (Files, 4),
-                (Memory, 4),
-                (FileSize, 2),
-                (FullShm, 1),
-                (HostileJoin, 2),
-                (HostileCall, 2),
-                (PortTaken, 1),
-            ],
-            Self::Launcher => &[
-                (RankKilled, 12),
-                (RankExits, 4),
-                (LauncherKill, 6),
-                (LauncherTerm, 6),
-                (LauncherInt, 6),
-                (LauncherHup, 6),
-                (SupervisorKill, 3),
-                (OutOfMemory, 2),
-            ],
-            Self::Fleet => &[
-                (FarRankKilled, 4),
-                (FarLauncherKill, 4),
-                (SshKilled, 6),
-                (HostKilled, 6),
-                // Some six seconds.
-                (HostCut, 4),
-            ],
-            Self::Silence => &[
-                (StopCall, 8),
-                (StopIdle, 6),
-                (Blip, 10),
-                (CutBoth, 8),
-                (CutOut, 4),
-                (CutIn, 4),
-                (CutPair, 4),
-                (CableBlip, 6),
-                // Ten seconds each; a run of five minutes makes some.
-                (LongCableBlip, 2),
-                // Eight seconds each.
-                (Delay, 3),
-                (Absent, 4),
-            ],
-        }
+    fn rows(self) -> impl Iterator<Item = &'static Row> {
+        ROWS.iter().filter(move |row| row.lane == self)
     }
 
     /// The fault that a trial's seed stands for.
     pub(super) fn choose(self, seed: u64) -> Fault {
-        let all: u64 = self.faults().iter().map(|(_, weight)| weight).sum();
+        let all: u64 = self.rows().map(|row| row.weight).sum();
         let mut at = Rng::new(seed ^ 0x6661_756c).between(0, all - 1);
-        for (fault, weight) in self.faults() {
-            match at.checked_sub(*weight) {
+        for row in self.rows() {
+            match at.checked_sub(row.weight) {
                 Some(rest) => at = rest,
-                None => return *fault,
+                None => return row.fault,
             }
         }
-        self.faults()[0].0
+        ROWS[0].fault
     }
 }
 
@@ -126,18 +70,6 @@ pub(super) enum Fault {
     HostileJoin,
     /// Strangers connect while the ranks work.
     HostileCall,
-    /// A rank of a launcher is ended by a signal.
-    RankKilled,
-    /// A rank of a launcher exits with a code.
-    RankExits,
-    LauncherKill,
-    LauncherTerm,
-    LauncherInt,
-    LauncherHup,
-    /// The launcher's other process is killed.
-    SupervisorKill,
-    /// The kernel kills a rank for want of memory.
-    OutOfMemory,
     /// SIGSTOP of a rank in a call.
     StopCall,
     StopIdle,
@@ -161,65 +93,64 @@ pub(super) enum Fault {
     Absent,
     /// Somebody else has the port at which the ranks are to meet.
     PortTaken,
-    /// A rank of a job over ssh is killed.
-    FarRankKilled,
-    /// The launcher of a job over ssh is killed.
-    FarLauncherKill,
-    /// The launcher's ssh to a host is killed.
-    SshKilled,
-    /// Everything on a host of a job over ssh is killed.
-    HostKilled,
-    /// No packet passes to or from a host of a job over ssh.
-    HostCut,
 }
 
+/// A fault and its lane, its weight among the lane's faults, its name after `--only`, and its name in the table.
+struct Row {
+    fault: Fault,
+    lane: Lane,
+    weight: u64,
+    name: &'static str,
+    title: &'static str,
+}
+
+const fn row(fault: Fault, lane: Lane, weight: u64, name: &'static str, title: &'static str) -> Row {
+    Row { fault, lane, weight, name, title }
+}
+
+const ROWS: [Row; 23] = {
+    use Fault::*;
+    use Lane::{Crew, Silence};
+    [
+        row(Kill(Phase::Join), Crew, 10, "kill-join", "kill while joining"),
+        row(Kill(Phase::Idle), Crew, 10, "kill-idle", "kill while idle"),
+        row(Kill(Phase::Call), Crew, 10, "kill-call", "kill in a call"),
+        row(Kill(Phase::Close), Crew, 10, "kill-close", "kill while closing"),
+        row(Crash, Crew, 4, "crash", "kill by SIGTERM, ILL, ABRT"),
+        row(Files, Crew, 4, "files", "few descriptors"),
+        row(Memory, Crew, 4, "memory", "little address space"),
+        row(FileSize, Crew, 2, "file-size", "memfd refused"),
+        row(FullShm, Crew, 1, "full-shm", "full /dev/shm and /tmp"),
+        row(HostileJoin, Crew, 2, "hostile-join", "strangers while joining"),
+        row(HostileCall, Crew, 2, "hostile-call", "strangers in a call"),
+        row(PortTaken, Crew, 1, "port-taken", "port taken"),
+        row(StopCall, Silence, 8, "stop-call", "stop in a call"),
+        row(StopIdle, Silence, 6, "stop-idle", "stop while idle"),
+        row(Blip, Silence, 10, "blip", "short stops"),
+        row(CutBoth, Silence, 8, "cut-both", "host cut off, both ways"),
+        row(CutOut, Silence, 4, "cut-out", "host cut off, outward"),
+        row(CutIn, Silence, 4, "cut-in", "host cut off, inward"),
+        row(CutPair, Silence, 4, "cut-pair", "one host's packets to one other lost"),
+        row(CableBlip, Silence, 6, "cable-blip", "host cut off shortly"),
+        // Ten seconds each; a run of five minutes makes some.
+        row(LongCableBlip, Silence, 2, "long-cable-blip", "host cut off for 4 s of 5"),
+        // Eight seconds each.
+        row(Delay, Silence, 3, "delay", "slow cable, packets wait"),
+        row(Absent, Silence, 4, "absent", "a rank never joins"),
+    ]
+};
+
 impl Fault {
-    /// Each with its name after `--only`.
-    const ALL: [(Self, &'static str); 36] = [
-        (Self::Kill(Phase::Join), "kill-join"),
-        (Self::Kill(Phase::Idle), "kill-idle"),
-        (Self::Kill(Phase::Call), "kill-call"),
-        (Self::Kill(Phase::Close), "kill-close"),
-        (Self::Crash, "crash"),
-        (Self::Files, "files"),
-        (Self::Memory, "memory"),
-        (Self::FileSize, "file-size"),
-        (Self::FullShm, "full-shm"),
-        (Self::HostileJoin, "hostile-join"),
-        (Self::HostileCall, "hostile-call"),
-        (Self::RankKilled, "rank-killed"),
-        (Self::RankExits, "rank-exits"),
-        (Self::LauncherKill, "launcher-kill"),
-        (Self::LauncherTerm, "launcher-term"),
-        (Self::LauncherInt, "launcher-int"),
-        (Self::LauncherHup, "launcher-hup"),
-        (Self::SupervisorKill, "supervisor-kill"),
-        (Self::OutOfMemory, "out-of-memory"),
-        (Self::StopCall, "stop-call"),
-        (Self::StopIdle, "stop-idle"),
-        (Self::Blip, "blip"),
-        (Self::CutBoth, "cut-both"),
-        (Self::CutOut, "cut-out"),
-        (Self::CutIn, "cut-in"),
-        (Self::CutPair, "cut-pair"),
-        (Self::CableBlip, "cable-blip"),
-        (Self::LongCableBlip, "long-cable-blip"),
-        (Self::Delay, "delay"),
-        (Self::Absent, "absent"),
-        (Self::PortTaken, "port-taken"),
-        (Self::FarRankKilled, "far-rank-killed"),
-        (Self::FarLauncherKill, "far-launcher-kill"),
-        (Self::SshKilled, "ssh-killed"),
-        (Self::HostKilled, "host-killed"),
-        (Self::HostCut, "host-lost"),
-    ];
+    fn row(self) -> &'static Row {
+        ROWS.iter().find(|row| row.fault == self).unwrap_or(&ROWS[0])
+    }
 
     pub(super) fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(fault, _)| *fault == self).map_or("", |(_, name)| name)
+        self.row().name
     }
 
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().map(|(fault, _)| fault)
+        ROWS.iter().map(|row| row.fault)
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -227,8 +158,7 @@ impl Fault {
     }
 
     pub(super) fn lane(self) -> Lane {
-        let of = |lane: &Lane| lane.faults().iter().any(|(fault, _)| *fault == self);
-        Lane::ALL.into_iter().find(of).unwrap_or(Lane::Crew)
+        self.row().lane
     }
 }
 
@@ -268,6 +198,16 @@ impl Plan {
         self.first..self.first + self.size
     }
 
+    /// The row of the table.
+    pub(super) fn row(&self) -> String {
+        let title = self.fault.row().title;
+        match self.fault {
+            Fault::Kill(_) if self.size == MOST => format!("{title}, 8 ranks"),
+            Fault::Kill(_) => format!("{title}, 2 to 7 ranks"),
+            _ => title.into(),
+        }
+    }
+
     /// The member that is hit.
     pub(super) fn hit(&self) -> usize {
         self.first + self.victim
@@ -291,13 +231,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_has_a_lane_and_a_name() {
-        for fault in Fault::all() {
-            assert_eq!(Fault::named(fault.name()), Some(fault));
-            assert!(fault.lane().faults().iter().any(|(f, _)| *f == fault), "{fault:?}");
+    fn every_fault_has_a_row_and_a_name_of_its_own() {
+        for row in &ROWS {
+            assert_eq!((Fault::named(row.name), row.fault.row().title), (Some(row.fault), row.title));
         }
-        let listed: usize = Lane::ALL.iter().map(|l| l.faults().len()).sum();
-        assert_eq!(listed, Fault::all().count());
     }
 
     #[test]
@@ -306,7 +243,7 @@ mod tests {
             let mut seen: Vec<_> = (0..2000).map(|s| lane.choose(s).name()).collect();
             seen.sort_unstable();
             seen.dedup();
-            assert_eq!(seen.len(), lane.faults().iter().filter(|f| f.1 > 0).count());
+            assert_eq!(seen.len(), lane.rows().count());
         }
         let plan = |s| Plan::new(Fault::Crash, s).to_string();
         assert_eq!(plan(5), plan(5));

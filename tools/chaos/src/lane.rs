@@ -1,17 +1,18 @@
 //! A lane: a process that is alone with its trials in namespaces of its own, and makes one after the other.
 
 use super::{
+    Choice,
     crew::Crew,
     fault::{Fault, Lane, Plan},
     lateness::Lateness,
-    launcher::{Launcher, fleet::Fleet},
     net::{self, Slow},
-    table::Table,
+    table,
     trial::{self, Outcome},
 };
 use scope::Rng;
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -22,8 +23,7 @@ use tasks::{
 
 /// The size of `/dev/shm` and `/tmp` in a lane, in bytes.
 pub(super) const ROOM: usize = 1 << 20;
-/// Interval at which the rows are saved, and interval of its lines.
-const SAVE: Duration = Duration::from_secs(5);
+/// Interval of its lines.
 const WORD: Duration = Duration::from_secs(60);
 /// Times that a trial is made again in which only times were wrong, on a machine that was as late itself.
 const AGAIN: usize = 3;
@@ -31,121 +31,33 @@ const LATE: Duration = Duration::from_millis(100);
 /// Most failed trials that are described.
 const TOLD: usize = 10;
 
-/// Orders for a lane.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Orders {
-    pub(super) lane: Lane,
-    pub(super) profile: String,
-    pub(super) seed: u64,
-    pub(super) limit: Duration,
-    /// Only these.
-    pub(super) faults: Vec<Fault>,
-    /// This one trial.
-    pub(super) trial: Option<u64>,
-    /// At most so many.
-    pub(super) trials: u64,
-    /// File for the rows.
-    pub(super) rows: PathBuf,
-}
-
-impl Orders {
-    /// For the command line of the lane's process.
-    pub(super) fn write(&self) -> Vec<String> {
-        let faults: Vec<_> = self.faults.iter().map(|f| f.name()).collect();
-        vec![
-            "chaos-lane".into(),
-            self.lane.name().into(),
-            self.profile.clone(),
-            self.seed.to_string(),
-            self.limit.as_secs_f64().to_string(),
-            faults.join(","),
-            self.trial.map_or_else(|| "-".into(), |t| t.to_string()),
-            self.trials.to_string(),
-            self.rows.display().to_string(),
-        ]
-    }
-
-    /// The name of its control group.
-    pub(super) fn group(&self) -> String {
-        let folder = self.rows.parent().and_then(|p| p.file_name()).unwrap_or_default();
-        folder.to_string_lossy().into_owned()
-    }
-
-    pub(super) fn read(args: &[&str]) -> Option<Self> {
-        let [lane, profile, seed, limit, faults, trial, trials, rows] = args else { return None };
-        let faults = faults.split(',').filter(|f| !f.is_empty()).map(Fault::named).collect::<Option<_>>()?;
-        Some(Self {
-            lane: Lane::ALL.into_iter().find(|l| l.name() == *lane)?,
-            profile: (*profile).into(),
-            seed: seed.parse().ok()?,
-            limit: Duration::try_from_secs_f64(limit.parse().ok()?).ok()?,
-            faults,
-            trial: if *trial == "-" { None } else { Some(trial.parse().ok()?) },
-            trials: trials.parse().ok()?,
-            rows: rows.into(),
-        })
-    }
-}
-
-enum Kind {
-    Crew(Crew),
-    Launcher(Launcher),
-    Fleet(Fleet),
-}
-
-impl Kind {
-    fn run(&mut self, plan: &Plan) -> Result<Outcome, String> {
-        match self {
-            Self::Crew(crew) => trial::run(crew, plan),
-            Self::Launcher(launcher) => launcher.run(plan),
-            Self::Fleet(fleet) => fleet.run(plan),
-        }
-    }
-}
-
-/// The lane's process, inside its namespaces.
+/// Lane's process, inside its namespaces: `LANE ROWS` and the options of a run.
 pub fn main(args: &[&str]) -> Result<(), String> {
-    let orders = Orders::read(args).ok_or("a lane is started by `cargo xtask chaos`")?;
+    let wrong = "a lane is started by `cargo xtask chaos`";
+    let &[name, rows, ref options @ ..] = args else { return Err(wrong.into()) };
+    let lane = Lane::ALL.into_iter().find(|l| l.name() == name).ok_or(wrong)?;
+    let choice = Choice::parse(options)?;
     if rustix::process::getpid() != rustix::process::Pid::INIT {
         return Err("a lane needs a process namespace of its own".into());
     }
     empty_folders()?;
     net::ip("link set lo up")?;
-    let worker = built(&orders.profile, "examples/chaos");
-    let mut lacking = Vec::new();
-    let mut kind = match orders.lane {
-        Lane::Crew => Kind::Crew(Crew::new(worker, false)),
-        Lane::Silence => {
-            net::hosts()?;
-            let slow = net::slow(0, Slow::Both).and_then(|()| net::hasten(0, Slow::Both));
-            lacking.extend(slow.err().map(|why| (Fault::Delay, why)));
-            Kind::Crew(Crew::new(worker, true))
-        }
-        Lane::Fleet => {
-            net::hosts()?;
-            let fleet = Fleet::new(built(&orders.profile, "comity"), worker);
-            if let Err(why) = &fleet.servers {
-                lacking.extend(Fault::all().filter(|f| f.lane() == Lane::Fleet).map(|f| (f, why.clone())));
+    let mut faults: Vec<Fault> = Fault::all().filter(|f| f.lane() == lane).collect();
+    faults.retain(|f| choice.only.is_empty() || choice.only.contains(f));
+    if lane == Lane::Silence {
+        net::hosts()?;
+        let slow = net::slow(0, Slow::Both).and_then(|()| net::hasten(0, Slow::Both));
+        if let Some(why) = slow.err().filter(|_| faults.contains(&Fault::Delay)) {
+            let words = format!("{}: {why}", Fault::Delay.name());
+            if tasks::in_ci() {
+                return Err(words);
             }
-            Kind::Fleet(fleet)
+            println!("NOT RUN: {words}");
+            faults.retain(|f| *f != Fault::Delay);
         }
-        Lane::Launcher => {
-            let comity = built(&orders.profile, "comity");
-            let launcher = Launcher::new(comity, worker, &orders.group());
-            lacking.extend(launcher.group.as_ref().err().map(|why| (Fault::OutOfMemory, why.clone())));
-            Kind::Launcher(launcher)
-        }
-    };
-    lacking.retain(|(fault, _)| orders.faults.is_empty() || orders.faults.contains(fault));
-    for (fault, why) in &lacking {
-        let words = format!("{}: {why}", fault.name());
-        if tasks::in_ci() {
-            return Err(words);
-        }
-        println!("NOT RUN: {words}");
     }
-    let lacking: Vec<Fault> = lacking.into_iter().map(|(fault, _)| fault).collect();
-    trials(&orders, &lacking, &mut kind)
+    let crew = Crew::new(built(choice.folder(), "examples/chaos"), lane == Lane::Silence);
+    trials(lane, &choice, &faults, crew, rows.as_ref())
 }
 
 /// The seed of one trial of many, short enough to be typed.
@@ -153,36 +65,30 @@ fn derived(seed: u64, lane: u64, trial: u64) -> u64 {
     Rng::new(seed ^ lane.rotate_left(32) ^ trial.rotate_left(48)).between(0, (1 << 48) - 1)
 }
 
-fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), String> {
+/// Trials of these faults, one after the other; each has a line in the file of rows.
+fn trials(lane: Lane, choice: &Choice, faults: &[Fault], mut crew: Crew, rows: &Path) -> Result<(), String> {
+    let fail = |e: io::Error| format!("{}: {e}", rows.display());
+    let mut rows = fs::File::create(rows).map_err(fail)?;
     let begun = Instant::now();
+    let limit = Duration::from_secs_f64(choice.minutes * 60.0);
     let lateness = Lateness::watch();
-    let mut table = Table::default();
-    let mut saved = begun;
     let mut word = begun;
+    let mut tried = 0;
+    let mut broken = 0;
     let mut told = 0;
-    let seeds: Box<dyn Iterator<Item = u64>> = match orders.trial {
-        Some(seed) => Box::new(std::iter::repeat(seed)),
-        None => Box::new((0..).map(|i| derived(orders.seed, orders.lane as u64, i))),
-    };
-    let asked: Vec<Fault> = match orders.faults[..] {
-        [] => Fault::all().filter(|f| f.lane() == orders.lane).collect(),
-        ref some => some.to_vec(),
-    };
-    let nothing = asked.iter().all(|f| lacking.contains(f));
-    for (i, seed) in (0..orders.trials).zip(seeds) {
-        if begun.elapsed() >= orders.limit || nothing {
+    for i in 0..choice.trials {
+        if begun.elapsed() >= limit || faults.is_empty() {
             break;
         }
-        let fault = match orders.faults[..] {
-            [] => orders.lane.choose(seed),
-            ref some => some[i as usize % some.len()],
-        };
-        if lacking.contains(&fault) {
+        let seed = choice.trial.unwrap_or_else(|| derived(choice.seed, lane as u64, i));
+        let fault =
+            if choice.only.is_empty() { lane.choose(seed) } else { faults[i as usize % faults.len()] };
+        if !faults.contains(&fault) {
             continue;
         }
         let plan = Plan::new(fault, seed);
         lateness.take();
-        let mut outcome = kind.run(&plan)?;
+        let mut outcome = trial::run(&mut crew, &plan)?;
         for _ in 0..AGAIN {
             let late = lateness.take();
             if !outcome.is_only_late() || late < LATE {
@@ -192,41 +98,26 @@ fn trials(orders: &Orders, lacking: &[Fault], kind: &mut Kind) -> Result<(), Str
                 "{plan} is made again: the machine was late by {late:?}, and {}",
                 outcome.broken.join("; ")
             );
-            outcome = kind.run(&plan)?;
+            outcome = trial::run(&mut crew, &plan)?;
         }
-        leftovers(kind, &mut outcome).map_err(|e| format!("cannot look for what is left: {e}"))?;
+        leftovers(&mut crew, &mut outcome).map_err(|e| format!("cannot look for what is left: {e}"))?;
         let row = outcome.row.map_or_else(|| plan.row(), str::to_owned);
-        table.add(&row, outcome.broken.is_empty(), &outcome.times);
-        if outcome.broken.is_empty() && outcome.slow && told < TOLD {
+        let kept = outcome.broken.is_empty();
+        rows.write_all(table::line(&row, kept, &outcome.times).as_bytes()).map_err(fail)?;
+        tried += 1;
+        broken += usize::from(!kept);
+        if (!kept || outcome.slow) && told < TOLD {
             told += 1;
-            println!("SLOW {plan}\n{}", outcome.story);
-        }
-        if !outcome.broken.is_empty() {
-            told += 1;
-            if told <= TOLD {
-                println!("{}", failed(&plan, orders, &outcome));
-            }
-        }
-        if saved.elapsed() > SAVE {
-            saved = Instant::now();
-            save(orders, &table)?;
+            let slow = || format!("SLOW {plan}\n{}", outcome.story);
+            println!("{}", if kept { slow() } else { failed(&plan, choice, &outcome) });
         }
         if word.elapsed() > WORD {
             word = Instant::now();
-            println!(
-                "{}: {} trials, {} broken, after {:.0} s",
-                orders.lane.name(),
-                table.tried(),
-                table.broken(),
-                begun.elapsed().as_secs_f64()
-            );
+            let seconds = begun.elapsed().as_secs_f64();
+            println!("{}: {tried} trials, {broken} broken, after {seconds:.0} s", lane.name());
         }
     }
-    save(orders, &table)
-}
-
-fn save(orders: &Orders, table: &Table) -> Result<(), String> {
-    fs::write(&orders.rows, table.write()).map_err(|e| format!("{}: {e}", orders.rows.display()))
+    Ok(())
 }
 
 /// Folders that begin empty in a lane, with [`ROOM`].
@@ -270,13 +161,11 @@ fn ours() -> Vec<PathBuf> {
 }
 
 /// Processes that are not the crew's, and files.
-fn leftovers(kind: &mut Kind, outcome: &mut Outcome) -> io::Result<()> {
-    if let Kind::Crew(crew) = kind {
-        let known = crew.pids();
-        let strays = crew.processes.alive(&known);
-        if !strays.is_empty() {
-            outcome.broke(format!("processes are left: {strays:?}"));
-        }
+fn leftovers(crew: &mut Crew, outcome: &mut Outcome) -> io::Result<()> {
+    let known = crew.pids();
+    let strays = crew.processes.alive(&known);
+    if !strays.is_empty() {
+        outcome.broke(format!("processes are left: {strays:?}"));
     }
     for folder in ["/tmp", "/dev/shm"] {
         for entry in fs::read_dir(folder)? {
@@ -291,36 +180,13 @@ fn leftovers(kind: &mut Kind, outcome: &mut Outcome) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(plan: &Plan, orders: &Orders, outcome: &Outcome) -> String {
-    let release = if orders.profile == "release" { " --release" } else { "" };
-    let what = outcome.broken.join("\n  ");
+fn failed(plan: &Plan, choice: &Choice, outcome: &Outcome) -> String {
     format!(
-        "BROKEN {plan}\n  {what}\n{}\n  again: cargo xtask chaos{release} --trial {}:{} --trials 20",
+        "BROKEN {plan}\n  {}\n{}\n  again: cargo xtask chaos{} --trial {}:{} --trials 20",
+        outcome.broken.join("\n  "),
         outcome.story,
+        choice.flag(),
         plan.fault.name(),
         plan.seed
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_survive_the_command_line() {
-        let orders = Orders {
-            lane: Lane::Silence,
-            profile: "debug".into(),
-            seed: 7,
-            limit: Duration::from_millis(1500),
-            faults: vec![Fault::CutIn, Fault::Blip],
-            trial: Some(9),
-            trials: 4,
-            rows: "/x/rows".into(),
-        };
-        let words = orders.write();
-        let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
-        assert_eq!(Orders::read(&words), Some(orders));
-        assert_eq!(Orders::read(&["crew"]), None);
-    }
 }

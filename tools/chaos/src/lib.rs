@@ -1,16 +1,16 @@
 //! `cargo xtask chaos`: real processes are killed, stopped, cut off, starved and bothered at random moments, over and over;
 //! each time every rank must have been told the truth in time, every sum be right, and nothing be left.
 //!
-//! Four lanes run side by side: ranks on one host that live through many jobs, jobs of `comity launch`, the same over ssh, and ranks on four
-//! hosts that fall silent. In the gate the two of the launcher take turns. Each lane has network, process, mount and IPC namespaces of its own, so that what it leaves is seen,
-//! and goes with it.
+//! Two lanes run side by side: ranks on one host that live through many jobs, and ranks on four hosts that fall silent. Each lane has network,
+//! process, mount and IPC namespaces of its own, so that what it leaves is seen, and goes with it. Jobs of `comity launch` are broken by the tests
+//! of the command, and over ssh by the step `ssh`.
 
 mod blame;
 mod crew;
 mod fault;
+mod held;
 mod lane;
 mod lateness;
-mod launcher;
 mod net;
 mod processes;
 mod silence;
@@ -20,20 +20,19 @@ mod table;
 mod trial;
 
 use fault::{Fault, Lane};
-use lane::Orders;
+pub use held::Held;
 pub use lane::main as lane;
+pub use processes::monotonic;
 use std::{
     fs,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
 };
 use table::Table;
 use tasks::{
     child::{Running, Task},
     place::{Scratch, built, own, program},
 };
-
-/// Minutes up to which a run takes a share.
-const GATE: f64 = 2.0;
 
 /// Build of the programs that are broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +68,31 @@ impl Choice {
             soak: None,
             detection: 5.0,
         }
+    }
+
+    /// The options by which [`Self::parse`] makes it again, for the process of a lane.
+    fn options(&self) -> Vec<String> {
+        let mut options = vec!["--minutes".into(), self.minutes.to_string()];
+        options.extend(["--seed".into(), self.seed.to_string(), "--trials".into(), self.trials.to_string()]);
+        for fault in &self.only {
+            let name = fault.name();
+            options.extend(match self.trial {
+                Some(seed) => ["--trial".into(), format!("{name}:{seed}")],
+                None => ["--only".into(), name.into()],
+            });
+        }
+        options.extend((self.profile == Profile::Release).then(|| "--release".into()));
+        options
+    }
+
+    /// The folder of what is broken, beside what cargo built.
+    fn folder(&self) -> &'static str {
+        if self.profile == Profile::Release { "release" } else { "debug" }
+    }
+
+    /// The flag for it.
+    fn flag(&self) -> &'static str {
+        if self.profile == Profile::Release { " --release" } else { "" }
     }
 
     /// From the command line.
@@ -143,65 +167,46 @@ pub fn run(choice: &Choice) -> Result<String, String> {
     if let Some(why) = unable() {
         return Err(why);
     }
-    let release = choice.profile == Profile::Release;
-    let profile = if release { "release" } else { "debug" };
     build(choice.profile)?;
+    let profile = choice.folder();
     if let Some(minutes) = choice.soak {
         return soak::run(profile, minutes, choice.detection);
     }
-    let again = if release { " --release" } else { "" };
     println!(
-        "seed {}, {} minutes; again: cargo xtask chaos{again} --minutes {} --seed {}",
-        choice.seed, choice.minutes, choice.minutes, choice.seed
+        "seed {}, {} minutes; again: cargo xtask chaos{} --minutes {} --seed {}",
+        choice.seed,
+        choice.minutes,
+        choice.flag(),
+        choice.minutes,
+        choice.seed
     );
     let scratch = Scratch::within(&built(profile, ""), "chaos")?;
-    let running = start(choice, profile, &scratch)?;
+    let own = own()?;
+    let mut running = Vec::new();
+    for lane in Lane::ALL {
+        let only: Vec<Fault> = choice.only.iter().copied().filter(|f| f.lane() == lane).collect();
+        if only.is_empty() && !choice.only.is_empty() {
+            continue;
+        }
+        let choice = Choice { only, ..choice.clone() };
+        let rows = scratch.join(lane.name());
+        let task =
+            apart().arg(&own).args(["chaos-lane", lane.name()]).arg(&rows).args(choice.options()).echo();
+        running.push((task.limit((choice.minutes * 60.0) as u64 + 60).start()?, rows));
+    }
     judge(choice, running)
 }
 
-/// A process for each lane that has something to do.
-fn start(choice: &Choice, profile: &str, scratch: &Scratch) -> Result<Vec<(Running, Orders)>, String> {
-    let own = own()?;
-    let mut running = Vec::new();
-    // So that a minute on few cores has trials of each.
-    let turn = if choice.seed.is_multiple_of(2) { Lane::Launcher } else { Lane::Fleet };
-    for lane in Lane::ALL {
-        if choice.minutes <= GATE && choice.only.is_empty() && lane == turn {
-            continue;
-        }
-        let faults: Vec<Fault> = choice.only.iter().copied().filter(|f| f.lane() == lane).collect();
-        if faults.is_empty() && !choice.only.is_empty() {
-            continue;
-        }
-        let orders = Orders {
-            lane,
-            profile: profile.into(),
-            seed: choice.seed,
-            limit: Duration::from_secs_f64(choice.minutes * 60.0),
-            faults,
-            trial: choice.trial,
-            trials: choice.trials,
-            rows: scratch.join(lane.name()),
-        };
-        let task = apart().args([&own]).args(orders.write()).echo();
-        running.push((task.limit((choice.minutes * 60.0) as u64 + 60).start()?, orders));
-    }
-    Ok(running)
-}
-
 /// Wait for the lanes, and say what came out.
-fn judge(choice: &Choice, running: Vec<(Running, Orders)>) -> Result<String, String> {
+fn judge(choice: &Choice, running: Vec<(Running, PathBuf)>) -> Result<String, String> {
     let mut table = Table::default();
     let mut failed = Vec::new();
-    for (lane, orders) in running {
+    for (lane, rows) in running {
         if let Err(e) = lane.wait() {
             failed.push(e);
         }
-        launcher::remove_group(&orders.group());
-        let rows = orders.rows;
-        match fs::read_to_string(&rows).ok().and_then(|text| Table::read(&text)) {
-            Some(more) => table.merge(more),
-            None => failed.push(format!("no rows in {}", rows.display())),
+        if fs::read_to_string(&rows).ok().and_then(|text| table.read(&text)).is_none() {
+            failed.push(format!("no rows in {}", rows.display()));
         }
     }
     println!("\n{table}\n");
@@ -243,6 +248,12 @@ mod tests {
         assert_eq!((choice.minutes, choice.seed, &choice.only[..]), (0.5, 3, &[Fault::Blip][..]));
         let choice = Choice::parse(&["--trial", "kill-idle:77", "--release"]).unwrap();
         assert_eq!((choice.trial, choice.profile, choice.only.len()), (Some(77), Profile::Release, 1));
+        for wanted in
+            [choice, Choice { only: vec![Fault::CutIn, Fault::Blip], trials: 4, ..Choice::minutes(0.5) }]
+        {
+            let options = wanted.options();
+            assert_eq!(Choice::parse(&Vec::from_iter(options.iter().map(String::as_str))), Ok(wanted));
+        }
         for bad in
             [&["--minutes"][..], &["--minutes", "0"], &["--only", "love"], &["--trial", "9"], &["--x", "1"]]
         {

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Nanoseconds of a clock that all processes share.
-pub(super) fn monotonic() -> u64 {
+pub fn monotonic() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -106,7 +106,7 @@ impl Processes {
         }
     }
 
-    /// Every other process of this namespace that lives, with its name; no server of ssh, whose sessions end with their connections.
+    /// Every other process of this namespace that lives, with its name.
     pub(super) fn alive(&mut self, but: &[Pid]) -> Vec<(Pid, String)> {
         self.ended(Pid::INIT);
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -117,15 +117,10 @@ impl Processes {
             .filter_map(|pid| {
                 let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
                 let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
-                (!rest.starts_with(['Z', 'X']) && !name.starts_with("sshd")).then(|| (pid, name.to_owned()))
+                (!rest.starts_with(['Z', 'X'])).then(|| (pid, name.to_owned()))
             })
             .collect()
     }
-}
-
-/// The exit code, as a shell tells it.
-pub(super) fn code(status: WaitStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|s| s + 128)).unwrap_or(-1)
 }
 
 pub(super) fn signal(pid: Pid, signal: Signal) {
@@ -155,8 +150,7 @@ fn follow(by: usize, from: impl Read + Send + 'static, to: Sender<Said>) {
 }
 
 fn parse(by: usize, line: &str) -> Option<Said> {
-    // A launcher puts the rank before it.
-    let mut fields = line.split_once("@chaos\t")?.1.split('\t');
+    let mut fields = line.strip_prefix("@chaos\t")?.split('\t');
     let event = fields.next()?.to_owned();
     let rank = fields.next()?.parse().ok()?;
     let at = fields.next()?.parse().ok()?;
@@ -168,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_with_a_launchers_tag_or_without() {
-        let said = parse(4, "[2] @chaos\tout\t2\t77\tlost\t1\trank 1 died").unwrap();
+    fn events_are_read() {
+        let said = parse(4, "@chaos\tout\t2\t77\tlost\t1\trank 1 died").unwrap();
         assert_eq!((said.by, said.rank, said.at, said.event.as_str()), (4, 2, 77, "out"));
         assert_eq!((said.field(1), said.field(2), said.field(9)), ("1", "rank 1 died", ""));
         assert!(parse(0, "thread panicked").is_none() && parse(0, "@chaos\tout\tx\t1").is_none());

@@ -4,8 +4,8 @@
 //! at 0.5 s has the beats of ten at 5 s. The longest silence is printed, to be compared with the limit, and what
 //! the ranks hold after half a minute and at the end, to be compared with each other.
 
+use super::Held;
 use std::{
-    fmt::{self, Display, Formatter},
     fs, thread,
     time::{Duration, Instant},
 };
@@ -24,11 +24,11 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
     let blip = Duration::from_secs_f64(limit).checked_sub(LEFT).filter(|b| !b.is_zero());
     println!("{ranks} ranks on {cores} cores for {minutes} minutes; who is silent for {limit} s is given up");
     let worker = built(profile, "examples/chaos");
-    let mark = format!("soak:{seconds}");
+    let mark = seconds.to_string();
     let task = Task::new(built(profile, "comity"))
         .args(["launch", "-n", &ranks.to_string(), "--"])
         .args([&worker])
-        .args(["launched", &mark, "1"])
+        .args(["soak", &mark])
         .env("COMITY_DETECTION", limit.to_string())
         .limit(seconds as u64 + 300);
     let running = task.start()?;
@@ -42,7 +42,7 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
         if begun.elapsed() > next && begun.elapsed().as_secs_f64() + 10.0 < seconds {
             next += EVERY;
             let found = processes(&mark);
-            let now = Held::by(&found);
+            let now = words(&found);
             if let (Some(pid), Some(blip)) = (found.get(blips * 5 % found.len().max(1)), blip) {
                 blips += 1;
                 signal(*pid, "STOP")?;
@@ -73,53 +73,35 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
     Ok(format!(
         "{ranks} ranks, {minutes} minutes, limit {limit} s, {stops}, {calls} calls a rank, no false alarm; longest silence {longest} ms; \
          held at first {}, at last {}",
-        held.first().copied().unwrap_or_default(),
-        held.last().copied().unwrap_or_default(),
+        held.first().map_or("nothing", String::as_str),
+        held.last().map_or("nothing", String::as_str),
     ))
 }
 
 /// Resources that all ranks together hold.
-#[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    /// Resident, in pages.
-    pages: u64,
-    descriptors: usize,
-    threads: usize,
+fn words(processes: &[u32]) -> String {
+    let all: Vec<Held> = processes.iter().map(|pid| Held::by(*pid)).collect();
+    let sum = |of: fn(&Held) -> usize| all.iter().map(of).sum::<usize>();
+    format!(
+        "{} MiB, {} descriptors, {} threads",
+        sum(|h| h.kib) >> 10,
+        sum(|h| h.descriptors),
+        sum(|h| h.threads)
+    )
 }
 
-impl Held {
-    fn by(processes: &[i32]) -> Self {
-        let mut held = Self::default();
-        for pid in processes {
-            let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
-            held.descriptors += count("fd");
-            held.threads += count("task");
-            let sizes = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-            held.pages += sizes.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok()).unwrap_or(0);
-        }
-        held
-    }
-}
-
-impl Display for Held {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mib = (self.pages * rustix::param::page_size() as u64) >> 20;
-        write!(f, "{mib} MiB, {} descriptors, {} threads", self.descriptors, self.threads)
-    }
-}
-
-fn signal(pid: i32, name: &str) -> Result<(), String> {
+fn signal(pid: u32, name: &str) -> Result<(), String> {
     Task::new("kill").args([&format!("-{name}"), &pid.to_string()]).run().map(drop)
 }
 
 /// The ranks of this soak, by their arguments: those of one on another target folder look the same, but not their program.
-fn processes(mark: &str) -> Vec<i32> {
+fn processes(mark: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let ours = |pid: &i32| {
+    let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let ours = |pid: &u32| {
         let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let args: Vec<&[u8]> = args.split(|b| *b == 0).collect();
-        args.get(1) == Some(&&b"launched"[..]) && args.get(2) == Some(&mark.as_bytes())
+        args.get(1) == Some(&&b"soak"[..]) && args.get(2) == Some(&mark.as_bytes())
     };
     numbers.filter(ours).collect()
 }

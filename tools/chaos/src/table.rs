@@ -11,11 +11,11 @@ pub(super) const KILL_P99: f64 = 250.0;
 pub(super) struct Table(BTreeMap<String, Row>);
 
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Row {
-    pub(super) tried: usize,
-    pub(super) kept: usize,
+struct Row {
+    tried: usize,
+    kept: usize,
     /// Milliseconds from the fault, or from the first call after it, to an error; one for each rank that is told.
-    pub(super) times: Vec<f64>,
+    times: Vec<f64>,
 }
 
 impl Row {
@@ -31,7 +31,7 @@ fn at(times: &[f64], quantile: f64) -> Option<f64> {
 }
 
 impl Table {
-    pub(super) fn add(&mut self, fault: &str, kept: bool, times: &[f64]) {
+    fn add(&mut self, fault: &str, kept: bool, times: &[f64]) {
         let row = self.0.entry(fault.to_owned()).or_default();
         row.tried += 1;
         row.kept += usize::from(kept);
@@ -54,34 +54,24 @@ impl Table {
         Some(format!("a kill of one of 8 ranks is known after {p99:.0} ms (p99), promised are {KILL_P99} ms"))
     }
 
-    pub(super) fn merge(&mut self, other: Self) {
-        for (fault, row) in other.0 {
-            let mine = self.0.entry(fault).or_default();
-            mine.tried += row.tried;
-            mine.kept += row.kept;
-            mine.times.extend(row.times);
-        }
-    }
-
-    /// For another process of this program.
-    pub(super) fn write(&self) -> String {
-        let times = |row: &Row| row.times.iter().map(|t| format!("{t:.3}")).collect::<Vec<_>>().join(" ");
-        let line =
-            |(fault, row): (&String, &Row)| format!("{fault}\t{}\t{}\t{}\n", row.tried, row.kept, times(row));
-        self.0.iter().map(line).collect()
-    }
-
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let row = |line: &str| {
+    /// Add the lines of another process of this program; `None` where they make no sense.
+    pub(super) fn read(&mut self, lines: &str) -> Option<()> {
+        for line in lines.lines() {
             let mut fields = line.split('\t');
-            let fault = fields.next()?.to_owned();
-            let tried = fields.next()?.parse().ok()?;
+            let fault = fields.next()?;
             let kept = fields.next()?.parse().ok()?;
-            let times = fields.next()?.split_whitespace().map(|t| t.parse().ok()).collect::<Option<_>>()?;
-            Some((fault, Row { tried, kept, times }))
-        };
-        text.lines().map(row).collect::<Option<_>>().map(Self)
+            let times =
+                fields.next()?.split_whitespace().map(|t| t.parse().ok()).collect::<Option<Vec<_>>>()?;
+            self.add(fault, kept, &times);
+        }
+        Some(())
     }
+}
+
+/// A trial for [`Table::read`].
+pub(super) fn line(fault: &str, kept: bool, times: &[f64]) -> String {
+    let times: Vec<_> = times.iter().map(|t| format!("{t:.3}")).collect();
+    format!("{fault}\t{kept}\t{}\n", times.join(" "))
 }
 
 /// A rank's process ended, and nothing kept the others from seeing it.
@@ -111,18 +101,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_survive_the_way_between_processes() {
+    fn trials_survive_the_way_between_processes() {
         let mut table = Table::default();
         table.add("kill in a call", true, &[1.5, 2.25]);
         table.add("kill in a call", false, &[]);
-        table.add("launcher TERM", true, &[]);
-        assert_eq!(Table::read(&table.write()).as_ref(), Some(&table));
-        assert_eq!((table.tried(), table.broken()), (3, 1));
-        let mut twice = Table::read(&table.write()).unwrap();
-        twice.merge(table);
-        assert_eq!((twice.tried(), twice.broken()), (6, 2));
-        assert_eq!(Table::read("nonsense"), None);
-        let text = twice.to_string();
+        table.add("blip", true, &[]);
+        let lines =
+            [("kill in a call", true, &[1.5, 2.25][..]), ("kill in a call", false, &[]), ("blip", true, &[])];
+        let mut read = Table::default();
+        read.read(&lines.map(|(fault, kept, times)| line(fault, kept, times)).concat()).unwrap();
+        assert_eq!((&read, read.tried(), read.broken()), (&table, 3, 1));
+        assert_eq!(read.read("nonsense"), None);
+        let text = read.to_string();
         assert!(text.contains("kill in a call") && text.lines().count() == 4, "{text}");
     }
 

@@ -3,18 +3,16 @@
 //! The kernel of the host needs no RDMA, and nothing is left on it: the guest is QEMU emulating a processor (no KVM), its whole system
 //! lies in memory, and the packages that are only unpacked stay in `target/rdma-vm` for the next time. It boots in some 10 s.
 
-mod archive;
-mod modules;
 mod parts;
 
-use archive::Archive;
+use parts::Parts;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 use tasks::{
     child::Task,
-    place::{Scratch, program},
+    place::{Scratch, copy, make, program, read, write},
 };
 
 /// Programs of the host that are there in the guest too; the shell and the rest are busybox's.
@@ -26,7 +24,7 @@ const LIBRARIES: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"];
 const DRIVER: &str = "/etc/libibverbs.d/rxe.driver";
 
-/// Modules with what they need.
+/// Modules, which bring what they need.
 const MODULES: [&str; 8] =
     ["crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "dummy", "veth", "bridge", "sch_netem"];
 
@@ -87,7 +85,7 @@ impl Choice {
             .map_err(|e| format!("cannot make a folder in {}: {e}", parts.folder.display()))?;
         let image = scratch.join("initrd");
         let console = scratch.join("console");
-        self.image(&parts)?.write(&image)?;
+        self.image(&parts, &scratch.join("system"), &image)?;
         let all = self.limit * self.commands.len() as u64;
         let ran = qemu(&parts.kernel, &image, &console, self.counts).limit(BOOT + all).echo().run();
         let said = || fs::read_to_string(&console).unwrap_or_default();
@@ -96,37 +94,49 @@ impl Choice {
             .map_err(|e| format!("the guest ended early: {e}\nits kernel said:\n{}", said()))
     }
 
-    fn image(&self, parts: &parts::Parts) -> Result<Archive, String> {
-        let mut archive = Archive::default();
-        for folder in ["proc", "sys", "dev", "tmp", "bin"] {
-            archive.folder(folder);
+    /// Write the guest's whole system, which is laid out in a folder first: an archive in the format that the kernel unpacks at boot.
+    fn image(&self, parts: &Parts, system: &Path, image: &Path) -> Result<(), String> {
+        let at = |path: &str| system.join(path.trim_start_matches('/'));
+        let file = |path: &str, from: &Path| {
+            at(path).parent().map_or(Ok(()), make)?;
+            copy(from, &at(path))
+        };
+        // With the libraries that it is linked with, those where the loader looks for them.
+        let program_at = |path: &str, from: &Path| {
+            file(path, from)?;
+            linked(&Task::new("ldd").args([from]).run()?).try_for_each(|l| file(l, l.as_ref()))
+        };
+        for folder in ["proc", "sys", "dev", "tmp", "bin", "commands"] {
+            make(&at(folder))?;
         }
-        archive.file("/bin/busybox", &parts.busybox, 0o755)?;
+        file("bin/busybox", &parts.busybox)?;
         for name in PROGRAMS {
             let path = program(name).ok_or_else(|| format!("{name} is not installed"))?;
-            archive.program(&format!("/programs/{name}"), &path)?;
+            program_at(&format!("programs/{name}"), &path)?;
         }
         for path in &self.files {
-            let name = path.file_name().and_then(|n| n.to_str());
-            let name = name.ok_or_else(|| format!("{} has no name", path.display()))?;
-            archive.program(&format!("/programs/{name}"), path)?;
+            let name = path.file_name().ok_or_else(|| format!("{} has no name", path.display()))?;
+            program_at(&format!("programs/{}", name.display()), path)?;
         }
-        for library in LIBRARIES {
-            archive.program(library, Path::new(library))?;
+        LIBRARIES.iter().try_for_each(|library| program_at(library, library.as_ref()))?;
+        file(DRIVER, DRIVER.as_ref())?;
+        let version = parts.modules.file_name().unwrap_or_default().display();
+        let modules = format!("lib/modules/{version}");
+        let list = parts.modules.join("modules.dep");
+        file(&format!("{modules}/modules.dep"), &list)?;
+        for module in with_needs(&read(&list)?, &MODULES)? {
+            file(&format!("{modules}/{module}"), &parts.modules.join(module))?;
         }
-        archive.file(DRIVER, Path::new(DRIVER), 0o644)?;
-        let mut order = String::new();
-        for module in modules::in_order(&parts.modules, &MODULES)? {
-            let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            archive.file(&format!("/modules/{name}"), &module, 0o644)?;
-            order += &format!("{name}\n");
-        }
-        archive.text("/modules/order", &order, 0o644);
         for (i, command) in self.commands.iter().enumerate() {
-            archive.text(&format!("/commands/{i}"), &format!("{}{}", real_programs(), command), 0o644);
+            write(at(&format!("commands/{i}")), format!("{}{}", real_programs(), command))?;
         }
-        archive.text("/init", &init(self.commands.len(), self.limit), 0o755);
-        Ok(archive)
+        write(at("init"), init(self.commands.len(), self.limit))?;
+        let pack = format!(
+            "chmod 755 init && find . | {} cpio -o -H newc -R 0:0 > {}",
+            parts.busybox.display(),
+            image.display()
+        );
+        Task::sh(&pack).folder(system).run().map(drop)
     }
 }
 
@@ -164,6 +174,24 @@ fn lacking() -> Option<String> {
     (!missing.is_empty()).then(|| format!("these packages are missing: {}", missing.join(" ")))
 }
 
+/// The files that `ldd` names: `name => /path (0x...)` and `/path (0x...)`.
+fn linked(ldd: &str) -> impl Iterator<Item = &str> {
+    ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+}
+
+/// Files of these modules and of all that they need, by the lines `FILE: FILE...` of a `modules.dep`.
+fn with_needs<'a>(list: &'a str, names: &[&str]) -> Result<Vec<&'a str>, String> {
+    let mut files = Vec::new();
+    for name in names {
+        let is_it =
+            |file: &str| file.rsplit('/').next().is_some_and(|f| f.replace('-', "_") == format!("{name}.ko"));
+        let line = list.lines().find_map(|l| l.split_once(':').filter(|(file, _)| is_it(file)));
+        let (file, needs) = line.ok_or_else(|| format!("the kernel has no module {name}.ko, or packs it"))?;
+        files.extend([file].into_iter().chain(needs.split_whitespace()));
+    }
+    Ok(files)
+}
+
 /// Two serial lines: what the commands print, and what the kernel says.
 fn qemu(kernel: &Path, image: &Path, console: &Path, counts: bool) -> Task {
     let task = Task::new("qemu-system-x86_64");
@@ -193,11 +221,10 @@ mount -t tmpfs tmp /tmp
 stty -opost < /dev/ttyS0
 exec < /dev/null > /dev/ttyS0 2>&1
 hostname guest
-while read -r module; do insmod /modules/$module || echo \"cannot load $module\"; done < /modules/order
-ip link set lo up
 uptime() { cut -d ' ' -f 1 /proc/uptime; }
 ",
     );
+    text += &format!("modprobe -a {}\nip link set lo up\n", MODULES.join(" "));
     for i in 0..commands {
         // What a command left running is ended: all but this shell.
         text += &format!(
@@ -253,6 +280,17 @@ mod tests {
         assert_eq!(two[1], Answer { code: 137, output: String::new(), seconds: 5.25 });
         assert_eq!(answers(text, 3), Err("command 2 did not begin".into()));
         assert_eq!(answers(&text[..40], 1), Err("command 0 did not end".into()));
+    }
+
+    #[test]
+    fn modules_and_libraries_are_found_in_what_others_say() {
+        let list = "net/rxe.ko: net/tunnel.ko net/ib-core.ko\nnet/tunnel.ko:\nnet/ib-core.ko:\n";
+        let files = ["net/rxe.ko", "net/tunnel.ko", "net/ib-core.ko", "net/ib-core.ko"];
+        assert_eq!(with_needs(list, &["rxe", "ib_core"]).unwrap(), files);
+        assert!(with_needs(list, &["siw"]).unwrap_err().contains("siw"));
+        let text =
+            "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x7f)\n\t/lib64/ld.so.2 (0x7f)\n";
+        assert!(linked(text).eq(["/lib/x/libc.so.6", "/lib64/ld.so.2"]));
     }
 
     #[test]

@@ -20,12 +20,14 @@ pub(super) fn fetch() -> Result<Parts, String> {
     fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     let kernel = unpacked(&folder, "kernel", kernel_package)?;
     let busybox = unpacked(&folder, "busybox", || Ok("busybox-static".into()))?;
-    Ok(Parts {
-        kernel: within(&kernel.join("boot"), "vmlinuz-")?,
-        modules: within(&kernel.join("lib/modules"), "")?,
-        busybox: within(&busybox.join("bin"), "busybox")?,
-        folder,
-    })
+    let busybox = busybox.join("bin/busybox");
+    let modules = within(&kernel.join("lib/modules"), "")?;
+    if !modules.join("modules.dep").exists() {
+        // The package has no list of what each module needs.
+        let version = modules.file_name().unwrap_or_default();
+        Task::new(&busybox).args(["depmod", "-b"]).args([kernel.as_os_str(), version]).run()?;
+    }
+    Ok(Parts { kernel: within(&kernel.join("boot"), "vmlinuz-")?, modules, busybox, folder })
 }
 
 /// The folder of an unpacked package, which is there already or is made now.

@@ -43,6 +43,23 @@ fn a_job_begins_again_whatever_number_its_rank_ended_with() {
 }
 
 #[test]
+fn all_hosts_are_asked_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = stand_in(dir.path()).display().to_string();
+    // Each answers when all have been asked.
+    let asked = dir.path().join("asked").display().to_string();
+    let waits = format!(
+        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
+         echo x >> {asked}; until [ $(wc -l < {asked}) -ge 64 ]; do sleep 0.2; done\nexec {ssh} \"$@\"\n"
+    );
+    let path = dir.path().join("waits");
+    executable(&path, &waits);
+    let hosts = Vec::from_iter((0..64).map(|n| format!("h{n}"))).join(",");
+    let words = ["--ssh", path.to_str().unwrap(), "--hosts", &hosts, "--", "sh", "-c", "echo $RANK"];
+    assert_eq!(run(&words).ends(0).sorted().len(), 64);
+}
+
+#[test]
 fn a_host_that_is_away_is_tried_again() {
     let hosts = Hosts::new();
     // The restart finds host b away at first.

@@ -1,6 +1,7 @@
 //! Nothing outlives the job, whoever is killed.
 use super::harness::*;
 use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -166,16 +167,17 @@ fn cpu_ticks(pid: Pid) -> u64 {
 }
 
 #[test]
-fn many_launchers_that_die_at_any_moment_leave_nothing() {
-    let mut jobs: Vec<Job> = Vec::new();
-    for round in 0..30 {
+fn many_launchers_that_are_ended_at_any_moment_leave_nothing() {
+    let rounds = if scope::Scope::from_env().deep { 1000 } else { 32 };
+    for round in 0..rounds {
+        let signal = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP][round % 4];
         let mut job = start_script(2, &[], "setsid sleep 1000 & sleep 1000");
-        std::thread::sleep(Duration::from_millis(round * 2));
-        job.signal(Signal::KILL);
-        job.child.wait().unwrap();
-        jobs.push(job);
-    }
-    for job in &jobs {
+        std::thread::sleep(Duration::from_millis(round as u64 * 2 % 64));
+        job.signal(signal);
+        let status = wait_for("comity launch to end", || job.child.try_wait().unwrap());
+        // One that was hit before it could take the signal dies of it.
+        let code = status.code().or(status.signal().map(|n| 128 + n));
+        assert_eq!(code, Some(128 + signal.as_raw()), "{signal:?} in round {round}");
         wait_at_most(patient(LIMIT), "the end of every process", || job.processes().is_empty().then_some(()));
     }
 }

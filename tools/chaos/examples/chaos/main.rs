@@ -1,16 +1,14 @@
 //! A rank that `cargo xtask chaos` breaks: checked calls without end, and a word on each thing that it sees, with the time.
 //!
-//! `chaos crew` joins the jobs that it reads from its input, one after the other; `chaos launched ROLE SEED` is a rank of
+//! `chaos crew` joins the jobs that it reads from its input, one after the other; `chaos soak SECONDS` is a rank of
 //! `comity launch`. What it says is one line an event: `@chaos`, the event, the rank, the time, and more, between tabs.
 mod calls;
 mod words;
 
 use calls::Calls;
 use comity::{Config, Detection, ErrorKind, Group, Key, LinkKind};
-use scope::Rng;
 use std::{
     io::BufRead,
-    process::{Command, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
     time::{Duration, Instant},
@@ -22,9 +20,9 @@ fn main() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["crew"] => crew(),
-        ["launched", role, seed] => launched(role, seed.parse().expect("a seed is a number")),
+        ["soak", seconds] => soak(seconds.parse().expect("seconds are a number")),
         _ => {
-            eprintln!("usage: chaos crew | chaos launched ROLE SEED");
+            eprintln!("usage: chaos crew | chaos soak SECONDS");
             std::process::exit(2);
         }
     }
@@ -105,59 +103,27 @@ fn config(rank: usize, size: usize, rest: &[&str]) -> Config {
     config
 }
 
-/// A rank under `comity launch`, which is ended by the launcher or by what breaks it.
-fn launched(role: &str, seed: u64) {
+/// A rank under `comity launch`, for so long.
+fn soak(seconds: f64) {
     let rank: usize = std::env::var("COMITY_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
     let words = Words::new(rank);
-    let mut random = Rng::new(seed ^ rank as u64);
-    if role == "family" && random.below(2) == 0 {
-        // A grandchild, in a session of its own or not, that ends by itself only much later.
-        let mut command = if random.below(2) == 0 { Command::new("setsid") } else { Command::new("nice") };
-        let _ = command.args(["sleep", "1000"]).stdin(Stdio::null()).spawn();
-    }
-    words.say("started", &[&std::process::id()]);
-    let group = match comity::init() {
-        Ok(group) => group,
-        Err(e) => {
-            words.failed("out", &e);
-            std::process::exit(1);
-        }
-    };
-    let mut calls = Calls::new(seed);
+    let mut calls = Calls::new(1);
     let begun = Instant::now();
-    words.say("ready", &[]);
-    let victim = |role: &str, of: &str| role.strip_prefix(of) == Some(&rank.to_string());
-    let ended = loop {
-        if begun.elapsed() > Duration::from_millis(50) {
-            if let Some((code, who)) = role.strip_prefix("exit:").and_then(|r| r.split_once(':'))
-                && who == rank.to_string()
-            {
-                std::process::exit(code.parse().unwrap_or(1));
-            }
-            if victim(role, "eat:") {
-                eat();
-            }
-        }
-        let over = role.strip_prefix("soak:").and_then(|s| s.parse().ok());
-        let over = over.is_some_and(|s: f64| begun.elapsed().as_secs_f64() > s);
-        if over || role.starts_with("soak:") {
+    let ended = comity::init().and_then(|group| {
+        loop {
             // As a training step does: every rank wants its core all the time.
             let busy = Instant::now();
             while busy.elapsed() < Duration::from_millis(5) {
                 std::hint::spin_loop();
             }
-        }
-        match calls.step(&group, over, &words) {
-            Ok(true) => break Ok(()),
-            Ok(false) => {}
-            Err(e) => break Err(e),
-        }
-    };
-    match ended {
-        Ok(()) => {
-            if role.starts_with("soak:") {
-                words.say("silence", &[&group.stats().longest_silence.as_millis()]);
+            if calls.step(&group, begun.elapsed().as_secs_f64() > seconds, &words)? {
+                return Ok(group.stats().longest_silence);
             }
+        }
+    });
+    match ended {
+        Ok(silence) => {
+            words.say("silence", &[&silence.as_millis()]);
             words.say("out", &[&"ok", &calls.made()]);
         }
         Err(e) => {
@@ -213,12 +179,4 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
     }
     drop(group);
     words.say("closed", &[&begun.elapsed().as_millis()]);
-}
-
-/// Takes memory until there is none.
-fn eat() {
-    let mut hog = Vec::new();
-    loop {
-        hog.push(vec![1; 4 << 20]);
-    }
 }

@@ -17,19 +17,13 @@ pub(crate) struct Words {
     rank: usize,
 }
 
-/// Nanoseconds of a clock that all processes share.
-fn now() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 impl Words {
     pub(crate) fn new(rank: usize) -> Self {
         Self { rank }
     }
 
     pub(crate) fn say(&self, event: &str, more: &[&dyn Display]) {
-        let mut line = format!("@chaos\t{event}\t{}\t{}", self.rank, now());
+        let mut line = format!("@chaos\t{event}\t{}\t{}", self.rank, chaos::monotonic());
         for field in more {
             line += "\t";
             line += &field.to_string().replace(['\n', '\t'], " ");

@@ -7,6 +7,7 @@ use super::{
     line::Line,
     rank::{LEFT_OUT, Work},
 };
+use chaos::Held;
 use rustix::{
     net::{Shutdown, shutdown},
     process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open},
@@ -43,30 +44,8 @@ impl Fault {
     const ALL: [Self; 6] = [Self::Kill, Self::KillTwo, Self::Stop, Self::Cut, Self::Join, Self::CutFromStore];
 }
 
-/// Resources that a process holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
-    descriptors: usize,
-    threads: usize,
-    kib: usize,
-}
-
-impl Held {
-    fn by(pid: u32) -> Self {
-        let count = |of: &str| fs::read_dir(format!("/proc/{pid}/{of}")).map_or(0, Iterator::count);
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-        let kib = rss.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-        Self { descriptors: count("fd"), threads: count("task"), kib }
-    }
-
-    /// More than the last groups explain.
-    fn has_grown(self, from: Self) -> bool {
-        self.descriptors > from.descriptors + 16
-            || self.threads > from.threads + 4
-            || self.kib > from.kib + from.kib / 10 + 2048
-    }
-}
+/// Growth that the last groups explain, beside a tenth of the memory.
+const MORE: Held = Held { descriptors: 16, threads: 4, kib: 2048 };
 
 /// State of a run.
 struct Chaos {
@@ -139,7 +118,11 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let words = chaos.words();
     println!("held after a fifth {first:?}\nheld at the end    {at_last:?}");
     chaos.finish()?;
-    if let Some((first, last)) = first.iter().zip(&at_last).find(|(first, last)| last.has_grown(**first)) {
+    if let Some((first, last)) = first
+        .iter()
+        .zip(&at_last)
+        .find(|(first, last)| last.exceeds(**first, Held { kib: MORE.kib + first.kib / 10, ..MORE }))
+    {
         return Err(format!("a rank holds more than before: {first:?}, then {last:?}"));
     }
     println!(

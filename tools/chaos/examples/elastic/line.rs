@@ -1,18 +1,12 @@
 //! Lines by which ranks tell the program that started them what they see.
 
-/// Nanoseconds of a clock that all processes share.
-pub(super) fn now() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 /// Event of a rank, on a line of its own: the words after [`MARK`].
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) event: String,
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// Times of [`now`] and other numbers.
+    /// Times of `chaos::monotonic` and other numbers.
     pub(super) numbers: Vec<u64>,
 }
 

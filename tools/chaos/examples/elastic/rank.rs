@@ -1,6 +1,7 @@
 //! A rank: it adds up, forms its group again after each failure and for each joiner, and checks every sum.
 
-use super::line::{Line, now};
+use super::line::Line;
+use chaos::monotonic as now;
 use comity::{Config, Detection, Error, ErrorKind, Group, JoinCause, Key, ReduceOp, ReformOptions, Result};
 use std::{
     io::Read,

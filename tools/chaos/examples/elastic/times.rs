@@ -63,7 +63,7 @@ pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
         let place = trial * 3 % choice.ranks;
         let dead = ranks.iter().find(|(_, l)| l.rank == place).map(|(pid, _)| *pid).ok_or("no such rank")?;
         let others: Vec<u32> = ranks.keys().copied().filter(|pid| *pid != dead).collect();
-        let at = super::line::now();
+        let at = chaos::monotonic();
         job.signal(dead, if only_stop { Signal::STOP } else { Signal::KILL });
         let sums = job.sums(&others, choice.ranks - 1)?;
         times.add("to the first sum", last(&sums, 2).saturating_sub(at));

@@ -3,26 +3,15 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
-use tasks::{
-    child::Task,
-    place::{Scratch, built, write},
-};
-
-/// Seconds that a job of a short check may take: ten times as long as the slowest, 8 ranks on 2 cores.
-pub(super) const QUICK: u64 = 600;
+use tasks::place::{built, write};
 
 /// The command, as the step `build` has left it.
-pub(super) fn comity() -> PathBuf {
-    built("debug", "comity")
-}
-
-/// The same as a word of a script.
-pub(super) fn comity_word() -> String {
-    comity().display().to_string()
+pub(super) fn comity() -> String {
+    built("debug", "comity").display().to_string()
 }
 
 /// Do it, and say how long it took.
@@ -39,6 +28,11 @@ pub(super) fn has(said: &str, words: &[&str]) -> Result<(), String> {
         None => Ok(()),
         Some(word) => Err(format!("{word:?} is not in what it said:\n{said}")),
     }
+}
+
+/// The text has not this word.
+pub(super) fn lacks(said: &str, word: &str) -> Result<(), String> {
+    if said.contains(word) { Err(format!("{word:?} is in what it said:\n{said}")) } else { Ok(()) }
 }
 
 /// The job fails, and says all of these words.
@@ -63,23 +57,6 @@ pub(super) fn until<T>(
             None => sleep(Duration::from_millis(50)),
         }
     }
-}
-
-/// Start ranks, wait for all; what those said that failed is the error.
-pub(super) fn together(ranks: impl Iterator<Item = Task>) -> Result<Vec<String>, String> {
-    let running = ranks.map(Task::start).collect::<Result<Vec<_>, _>>()?;
-    // What each that failed said: the first need not be the one that knows why.
-    let (said, failed): (Vec<_>, Vec<_>) = running.into_iter().map(|r| r.wait()).partition(Result::is_ok);
-    let why: Vec<String> = failed.into_iter().filter_map(Result::err).collect();
-    if why.is_empty() { Ok(said.into_iter().flatten().collect()) } else { Err(why.join("\n")) }
-}
-
-/// A file with a job key that only its owner can read, for launchers that cannot hand one over.
-pub(super) fn job_key() -> Result<(Scratch, PathBuf), String> {
-    let scratch = Scratch::new("key")?;
-    let path = scratch.join("key");
-    Task::new(comity()).args(["key", "new"]).arg(&path).run()?;
-    Ok((scratch, path))
 }
 
 /// Write a script that can be run.

@@ -2,10 +2,9 @@
 
 use super::{
     python,
-    sshd::sshd,
     step::{Outcome, Why},
 };
-use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{env, fs, os::unix::fs::PermissionsExt};
 use tasks::{
     child::Task,
     place::{make, program, target},
@@ -27,11 +26,7 @@ const KNOWN: [(&str, MakeSure); 16] = [
         true => Ok(()),
         false => Err(Why::Missing("this needs root".into())),
     }),
-    ("namespaces", |_| {
-        // The lane of chaos over ssh needs one; it says so where there is none.
-        let _ = sshd();
-        chaos::unable().map_or(Ok(()), |why| Err(Why::Missing(why)))
-    }),
+    ("namespaces", |_| chaos::unable().map_or(Ok(()), |why| Err(Why::Missing(why)))),
     // PROGRAM:PACKAGE,... of Debian. A program is installed if it is not there; it may be a file by its whole path.
     ("programs", |pairs| programs(&pairs.split(',').map(two).collect::<Vec<_>>())),
     ("guest", |_| programs(&guest::NEEDED)),
@@ -39,7 +34,7 @@ const KNOWN: [(&str, MakeSure); 16] = [
     ("unpacked", |what| {
         let (folder, rest) = two(what);
         let (program, packages) = two(rest);
-        unpacked(folder, &packages.split(',').collect::<Vec<_>>(), program).map(drop)
+        unpacked(folder, &packages.split(',').collect::<Vec<_>>(), program)
     }),
     ("nextest", |_| cargo_tool("nextest", NEXTEST)),
     // NAME:URL of a subcommand of cargo, and of its authors' build of it.
@@ -142,10 +137,10 @@ pub(crate) fn programs(wanted: &[Program<'_>]) -> Outcome<()> {
 }
 
 /// Content of Debian's packages, unpacked beside what cargo built: to install them would start their servers here.
-pub(super) fn unpacked(name: &str, packages: &[&str], program: &str) -> Outcome<PathBuf> {
+fn unpacked(name: &str, packages: &[&str], program: &str) -> Outcome<()> {
     let folder = target().join(name);
     if folder.join(program).exists() {
-        return Ok(folder);
+        return Ok(());
     }
     make(&folder)?;
     // apt-get gives up root's rights for the download.
@@ -157,7 +152,7 @@ pub(super) fn unpacked(name: &str, packages: &[&str], program: &str) -> Outcome<
     );
     let done = Task::sh(&script).folder(&folder).limit(240).run();
     match folder.join(program).exists() {
-        true => Ok(folder),
+        true => Ok(()),
         false => Err(Why::Missing(format!("the packages brought no {program}: {done:?}"))),
     }
 }

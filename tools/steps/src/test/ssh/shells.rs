@@ -1,44 +1,33 @@
 //! Login shells that are no Bourne shell, as users choose them on their own hosts: ssh hands each command to the login shell there.
 
-use super::{Net, loses_a_rank};
-use crate::test::{
-    jobs::{has, timed},
-    scope::Scope,
-    ssh::net::Cabling,
-    step::Outcome,
-};
-use tasks::place::{Scratch, program, read};
+use super::{Case, Net, each, loses_a_rank};
+use crate::test::{jobs::has, scope::Scope, sshd::SWITCH, step::Outcome};
+use scope::Rng;
+use tasks::place::read;
 
 /// Words that mean something in one of these shells.
 const ODD: [&str; 5] = ["it's", "a \"b\" $HOME `id`", "!1 !!", "* ~ {a,b}", "back\\slash ; & | < >"];
 
 /// Jobs on hosts where these shells are root's: a job, words that shells like to change, a rank that is killed.
-pub(in crate::test) fn check(_: &Scope) -> Outcome {
-    let scratch = Scratch::new("ssh-shells")?;
-    let net = Net::new("ssh", &scratch, Cabling::Switch, true)?;
-    let users = read(scratch.join("passwd"))?;
-    for name in ["fish", "tcsh"] {
-        let shell = program(name).ok_or_else(|| format!("there is no {name}"))?;
-        // In its place, which the servers have mounted.
-        net.write("passwd", &with_shell(&users, &shell.display().to_string()))?;
-        timed(name, || {
-            // Else this tries nothing.
-            has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
-            passes_words(&net)?;
-            loses_a_rank(&net)?;
-            net.clean()
-        })?;
-    }
+pub(in crate::test) fn check(scope: &Scope) -> Outcome {
+    let cases: [(&str, Case); 2] = [
+        ("fish", |net, random| within(net, random, "fish")),
+        ("tcsh", |net, random| within(net, random, "tcsh")),
+    ];
+    each(scope, &SWITCH, "shells", &cases)?;
     Ok("login shells fish and tcsh".into())
 }
 
-/// The table of users with this shell for root.
-fn with_shell(users: &str, shell: &str) -> String {
-    let line = |line: &str| match line.rsplit_once(':') {
-        Some((rest, _)) if line.starts_with("root:") => format!("{rest}:{shell}\n"),
-        _ => format!("{line}\n"),
-    };
-    users.lines().map(line).collect()
+fn within(net: &Net<'_>, random: &mut Rng, name: &str) -> Result<(), String> {
+    let users = read(net.folder.join("passwd"))?;
+    let root = users.lines().find(|l| l.starts_with("root:")).ok_or("there is no root")?;
+    let (rest, _) = root.rsplit_once(':').unwrap_or_default();
+    // In its place, which the servers have mounted.
+    net.write("passwd", &users.replacen(root, &format!("{rest}:/usr/bin/{name}"), 1))?;
+    // Else this tries nothing.
+    has(&net.on("a", "sh -c 'cat /proc/$PPID/comm'; true")?, &[name])?;
+    passes_words(net)?;
+    loses_a_rank(net, random)
 }
 
 /// Words and variables come as they were given.
