@@ -44,18 +44,18 @@ fn a_job_begins_again_whatever_number_its_rank_ended_with() {
 
 #[test]
 fn all_hosts_are_asked_at_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = stand_in(dir.path()).display().to_string();
+    let hosts = Hosts::new();
+    let ssh = &hosts.ssh;
     // Each answers when all have been asked.
-    let asked = dir.path().join("asked").display().to_string();
-    let waits = format!(
-        "#!/bin/sh\nfor w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
-         echo x >> {asked}; until [ $(wc -l < {asked}) -ge 64 ]; do sleep 0.2; done\nexec {ssh} \"$@\"\n"
+    let asked = hosts.word("asked");
+    let waits = hosts.path("waits");
+    let script = format!(
+        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
+         echo x >> {asked}; until [ $(wc -l < {asked}) -ge 64 ]; do sleep 0.2; done\nexec {ssh} \"$@\""
     );
-    let path = dir.path().join("waits");
-    executable(&path, &waits);
-    let hosts = Vec::from_iter((0..64).map(|n| format!("h{n}"))).join(",");
-    let words = ["--ssh", path.to_str().unwrap(), "--hosts", &hosts, "--", "sh", "-c", "echo $RANK"];
+    write_program(&waits, &script);
+    let names = Vec::from_iter((0..64).map(|n| format!("h{n}"))).join(",");
+    let words = ["--ssh", waits.to_str().unwrap(), "--hosts", &names, "--", "sh", "-c", "echo $RANK"];
     assert_eq!(run(&words).ends(0).sorted().len(), 64);
 }
 
