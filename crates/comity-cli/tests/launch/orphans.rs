@@ -176,7 +176,7 @@ fn many_launchers_that_are_ended_at_any_moment_leave_nothing() {
         job.signal(signal);
         let status = wait_for("comity launch to end", || job.child.try_wait().unwrap());
         // One that was hit before it could take the signal dies of it.
-        let code = status.code().or(status.signal().map(|n| 128 + n));
+        let code = status.code().or_else(|| status.signal().map(|n| 128 + n));
         assert_eq!(code, Some(128 + signal.as_raw()), "{signal:?} in round {round}");
         wait_at_most(patient(LIMIT), "the end of every process", || job.processes().is_empty().then_some(()));
     }
