@@ -369,6 +369,10 @@ impl Liveness {
         // Times before a sleep move up to it.
         let awake = |at: Instant| if slept { (at + (now - last - limit / 10)).min(at.max(now)) } else { at };
         self.stirred = self.stirred.map(awake);
+        if slept {
+            // Late by the sleep, which counts as one.
+            self.beat = self.beat.map(|at| at.max(now));
+        }
         if self.stirred.is_some_and(|at| now.saturating_duration_since(at) >= UNBORN) {
             let late: Vec<usize> = self.met.iter().copied().collect();
             late.into_iter().for_each(|rank| self.begin(rank, now));
@@ -414,12 +418,12 @@ impl Liveness {
 
     /// Return whether a beat is to be sent now. If so, the next one is due an interval later.
     pub(crate) fn beats(&mut self, now: Instant) -> bool {
-        let (Some(limit), Some(at)) = (self.limit, self.beat) else { return false };
+        let (Some(_), Some(at)) = (self.limit, self.beat) else { return false };
         let due = at <= now;
         if due {
             let late = now - at;
-            // The first one waits for the first group; a sleep is dealt with by itself. Somewhat late is every beat.
-            if self.beats && late > self.interval / PUNCTUAL && !sleeps(limit, at, now) {
+            // The first one waits for the first group. Somewhat late is every beat.
+            if self.beats && late > self.interval / PUNCTUAL {
                 self.late += late;
             }
             (self.beat, self.beats) = (Some(now + self.interval), true);

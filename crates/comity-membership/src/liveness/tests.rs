@@ -117,6 +117,21 @@ fn each_of_its_own_sleeps_counts_as_a_tenth_of_the_limit() {
 }
 
 #[test]
+fn a_beat_is_not_late_by_a_sleep_that_counts_already() {
+    let (mut l, zero) = started(2);
+    let mut dead = None;
+    // Beats are due each half second; between two of them it sleeps for little more than half the limit.
+    for at in [ms(0)].into_iter().chain((0..20).map(|i| ms(2640) + TICK * i)) {
+        let verdicts = l.tick_at(zero + at);
+        l.beats(zero + at);
+        if verdicts.iter().any(|v| matches!(v, Verdict::Dead { .. })) {
+            dead = dead.or(Some(at));
+        }
+    }
+    assert_eq!(dead, Some(ms(7140)), "the limit, and the sleep but for a tenth of the limit");
+}
+
+#[test]
 fn a_moment_awake_between_two_sleeps_costs_nobody_its_time() {
     let (mut l, zero) = started(2);
     // It slept until 3 s, looked at the clock to wait, and slept on until 12 s.

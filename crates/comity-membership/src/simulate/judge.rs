@@ -252,8 +252,6 @@ impl Judge {
             for rank in plan.members.iter().copied().filter(|r| running[*r]) {
                 let member = &processes[rank][g];
                 let Some(entered) = member.entered else { continue };
-                let late = 2 * s.slowness() + s.lateness(rank);
-                let bound = s.limit + SECOND + late;
                 if self.left_well(rank, g).is_some() {
                     continue;
                 }
@@ -268,6 +266,10 @@ impl Judge {
                         _ => *due,
                     };
                     let Some((from, counts)) = own else { continue };
+                    // A rank that others no longer hear learns so from them.
+                    let told = matches!(cause, Cause::Cut { both: false, .. });
+                    let late = 2 * s.slowness() + if told { s.most_lateness() } else { s.lateness(rank) };
+                    let bound = s.limit + SECOND + late;
                     let due = |from: u64| {
                         let due = from.max(entered).max(self.woke[rank]) + bound;
                         // Who could not be reached could not be told.

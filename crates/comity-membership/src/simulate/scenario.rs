@@ -388,7 +388,7 @@ impl Scenario {
     }
 
     /// Largest lateness of any rank.
-    fn most_lateness(&self) -> u64 {
+    pub(super) fn most_lateness(&self) -> u64 {
         self.late(|_| true)
     }
 
