@@ -1,7 +1,7 @@
 //! `comity launch`: what is said before a job runs. Its flags are the fields of the launcher's request (`comity-launch`). Whoever gives one that
 //! would do nothing beside the others is told so before anything runs.
 use crate::say::{CommandError, Exit, USAGE, complain};
-use comity_launch::{BindWish, FlagUse, JobRequest, LaunchRequest, Placement, TagWish};
+use comity_launch::{BindWish, FlagUse, JobRequest, LaunchRequest, Placement, RankTerms, TagWish};
 
 const AFTER: &str = "\
 Exit code: 0 when every rank ended with 0; the code of the first rank that failed (128 + signal when a signal
@@ -63,6 +63,8 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
         verbose: _,
         command: _,
     } = job;
+    // Each launcher makes the job's key, or none.
+    let RankTerms { bind_to, secure, insecure: _ } = terms;
     let placement = request.placement();
     let host_flags = hosts.uses();
     let mut all = Vec::new();
@@ -115,8 +117,8 @@ pub(super) fn unheeded(request: &LaunchRequest) -> Vec<String> {
             ("--log-dir", log_dir.is_some()),
             ("--tag-output=never", *tag_output == TagWish::Never),
             metrics,
-            ("--bind-to", terms.bind_to != BindWish::Off),
-            ("--secure data", terms.secure == Some(comity::Protection::Data)),
+            ("--bind-to", *bind_to != BindWish::Off),
+            ("--secure data", *secure == Some(comity::Protection::Data)),
         ];
         refuse(&of_own_ranks, "is not for --backend mpi, whose launcher starts the ranks");
     }

@@ -31,7 +31,7 @@ pub(crate) enum TerminalPlace {
     Terminal,
 }
 
-/// Prepares a rank: its standing, the processors that it may use if not all, death with the supervisor, these descriptors kept open, and
+/// Prepares a rank, or ssh: its standing, the processors that it may use if not all, death with the supervisor, these descriptors kept open, and
 /// this limit of open files.
 pub(crate) fn prepare(
     command: &mut Command,
