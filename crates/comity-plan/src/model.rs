@@ -18,16 +18,16 @@
 //! Rank, host, link, plan, schedule, round, lane and wire: the book's glossary.
 //!
 //! The ranks of a host share its network. Ranks beyond its cores take turns, so that a round costs a switch for each of them. Each word
-//! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round: with two kinds of link it is a formula; where each pair was
-//! measured it is the slowest rank's sum over the pairs that the round uses. No word has two messages of a round from one rank to one other: make
-//! them one message, or price two rounds, which is never too little. May import `draft`, `shape` and `topology`.
+//! here ([`exchange`](Model::exchange), [`shift`](Model::shift), ...) is one round, a formula for two kinds of link; a host's ranks follow each other.
+//! No word has two messages of a round from one rank to one other: make them one message, or price two rounds, which is never too little. Where
+//! each pair was measured, `choose` adds what the plan's own messages take longer. May import `draft`, `shape` and `topology`.
 
 use crate::{
     draft::Hosts,
     shape::Common,
     topology::{
         HostLink::{self, Shm, Tcp},
-        LinkClass, PairCosts, Topology,
+        LinkClass, Topology,
     },
 };
 use Traffic::{BothWays, OneWay, Same};
@@ -35,13 +35,11 @@ use Traffic::{BothWays, OneWay, Same};
 /// Bytes of a part of an all_to_all with unequal parts, of which no rank knows all: a guess that is wrong both ways, where 0 bytes would let every
 /// algorithm win that has few rounds and sends much.
 const UNKNOWN: f64 = 16384.0;
-/// Groups above this are priced by the medians: a round of all with all has the square of the ranks in pairs.
-const MOST_RANKS: usize = 128;
 
 /// A call in the numbers that cost.
 #[derive(Debug)]
 pub(crate) struct Model<'a> {
-    world: &'a Topology,
+    pub(crate) world: &'a Topology,
     /// Ranks.
     pub(crate) n: f64,
     pub(crate) hosts: f64,
@@ -55,42 +53,6 @@ pub(crate) struct Model<'a> {
     /// Bytes of the whole buffer; of one part, on average, where ranks have parts.
     pub(crate) bytes: f64,
     pub(crate) elem: usize,
-    pairs: Option<Pairs<'a>>,
-}
-
-/// Measured costs, and the host of each rank.
-#[derive(Debug)]
-struct Pairs<'a> {
-    costs: &'a PairCosts,
-    /// Ranks by host, hosts in the order of their first rank.
-    hosts: Vec<Vec<usize>>,
-    /// The place in `hosts` of each rank's host.
-    host: Vec<usize>,
-    root: usize,
-}
-
-/// A rank's messages of a round, to its own host and to others.
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    near: Part,
-    far: Part,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    /// Messages.
-    count: f64,
-    /// Seconds of the slowest message, and of all.
-    slowest: f64,
-    all: f64,
-    /// Seconds that the bytes take.
-    bytes: f64,
-}
-
-impl Part {
-    fn messages(&self, busy: f64) -> f64 {
-        self.slowest + busy * (self.all - self.slowest)
-    }
 }
 
 impl<'a> Model<'a> {
@@ -100,7 +62,6 @@ impl<'a> Model<'a> {
         sizes.sort_by(f64::total_cmp);
         sizes.dedup();
         let root = hosts.ranks.iter().find(|ranks| ranks.contains(&call.root));
-        let known = world.pairs.as_ref().filter(|c| c.size() == call.size && call.size <= MOST_RANKS);
         Self {
             world,
             n: call.size as f64,
@@ -111,7 +72,6 @@ impl<'a> Model<'a> {
             beside_root: root.map_or(1.0, |ranks| ranks.len() as f64),
             bytes: call.lengths.mean().map_or(UNKNOWN, |count| count * call.elem as f64),
             elem: call.elem.max(1),
-            pairs: known.map(|costs| Pairs::new(costs, hosts.ranks, call.root)),
         }
     }
 
@@ -129,7 +89,7 @@ impl<'a> Model<'a> {
 
     /// Part for up to so many bytes, known of ranks that share a host, have a core each and use this link.
     pub(crate) fn part(&self, usual: HostLink, parts: &[(f64, f64)]) -> f64 {
-        let is_known = self.hosts <= 1.0 && self.pairs.is_none() && self.share() <= 1.0;
+        let is_known = self.hosts <= 1.0 && self.world.pairs.is_none() && self.share() <= 1.0;
         let part = parts.iter().find(|(most, _)| self.bytes <= *most).map_or(1.0, |(_, part)| *part);
         if is_known && self.world.usual == Some(usual) { part } else { 1.0 }
     }
@@ -191,11 +151,6 @@ impl<'a> Model<'a> {
     }
 
     fn all_to_all(&self, bytes: f64, traffic: Traffic) -> f64 {
-        if let Some(p) = &self.pairs {
-            let n = p.host.len();
-            let loads = (0..n).map(|r| (r, self.load(p, r, (0..n).filter(move |&q| q != r), bytes)));
-            return self.round(p, loads, traffic);
-        }
         // Ranks of a small host send more to others than those of a large one.
         let seconds = |local: &f64| {
             let near = local - 1.0;
@@ -207,9 +162,6 @@ impl<'a> Model<'a> {
 
     /// Everyone tells everyone that it is there. Between hosts, messages without elements overlap as if they went one way.
     pub(crate) fn greet(&self) -> f64 {
-        if self.pairs.is_some() {
-            return self.exchange(0.0);
-        }
         let seconds = |local: &f64| {
             self.near_round(local - 1.0, 0.0, BothWays) + self.far_round(self.n - local, 0.0, OneWay)
         };
@@ -218,20 +170,12 @@ impl<'a> Model<'a> {
 
     /// Everyone sends `bytes` to every rank of its host.
     pub(crate) fn exchange_within(&self, bytes: f64, traffic: Traffic) -> f64 {
-        if let Some(p) = &self.pairs {
-            let mates = |r: usize| p.hosts[p.host[r]].iter().copied().filter(move |&q| q != r);
-            return self.round(p, (0..p.host.len()).map(|r| (r, self.load(p, r, mates(r), bytes))), traffic);
-        }
         let near = self.local - 1.0;
         self.near_round(near, near * bytes, traffic)
     }
 
     /// The root sends `bytes` to everyone, or takes as much.
     pub(crate) fn star(&self, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let load = self.load(p, p.root, (0..p.host.len()).filter(|&q| q != p.root), bytes);
-            return self.round(p, [(p.root, load)].into_iter(), OneWay);
-        }
         let near = self.beside_root - 1.0;
         let far = self.n - self.beside_root;
         self.within(near, near * bytes) + self.far_round(far, far * bytes, OneWay)
@@ -239,31 +183,18 @@ impl<'a> Model<'a> {
 
     /// The leader of each host, its first rank, sends `bytes` to its host, or takes as much from each rank.
     pub(crate) fn to_leader(&self, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let leaders = p.hosts.iter().map(|h| (h[0], self.load(p, h[0], h[1..].iter().copied(), bytes)));
-            return self.round(p, leaders, OneWay);
-        }
         let near = self.local - 1.0;
         self.within(near, near * bytes)
     }
 
     /// Everyone sends `bytes` to its neighbour, ranks of a host side by side.
     pub(crate) fn shift(&self, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let loads = p.neighbours().map(|(a, b)| (a, self.load(p, a, [b].into_iter(), bytes)));
-            return self.round(p, loads, OneWay);
-        }
         self.within((self.local - 1.0).min(1.0), bytes)
             + self.far_round((self.hosts - 1.0).min(1.0), bytes, OneWay)
     }
 
     /// `bytes` go from neighbour to neighbour through all ranks, one hop after the other.
     pub(crate) fn walk(&self, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let hop =
-                |(a, b): (usize, usize)| self.alone(self.load(p, a, [b].into_iter(), bytes)) + self.turns();
-            return p.neighbours().map(hop).sum();
-        }
         let near = (self.local - 1.0) * self.hosts;
         near * self.within(1.0, bytes) + (self.hosts - 1.0) * self.far_round(1.0, bytes, OneWay)
     }
@@ -282,13 +213,6 @@ impl<'a> Model<'a> {
 
     /// Everyone sends `bytes` to a partner at a distance of `by`, a power of two.
     pub(crate) fn swap(&self, by: f64, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let n = p.host.len();
-            let by = by as usize;
-            let pairs = (0..n).map(|r| (r, r ^ by)).filter(|&(_, q)| q < n);
-            let loads = pairs.map(|(r, q)| (r, self.load(p, r, [q].into_iter(), bytes)));
-            return self.round(p, loads, OneWay);
-        }
         if self.is_near(by) {
             self.within(1.0, bytes)
         } else {
@@ -298,12 +222,6 @@ impl<'a> Model<'a> {
 
     /// Everyone sends `bytes` to the rank that comes `by` later, around, and takes as much from the one that comes `by` earlier.
     pub(crate) fn rotate(&self, by: f64, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let n = p.host.len();
-            let by = by as usize;
-            let loads = (0..n).map(|r| (r, self.load(p, r, [(r + by) % n].into_iter(), bytes)));
-            return self.round(p, loads, OneWay);
-        }
         if self.hosts < 2.0 {
             return self.within(1.0, bytes);
         }
@@ -319,28 +237,11 @@ impl<'a> Model<'a> {
 
     /// A step of a tree: `bytes` from one rank to another at a distance of `by`, a power of two, counted from the root.
     pub(crate) fn hop(&self, by: f64, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let n = p.host.len();
-            let by = by as usize;
-            let at = |v: usize| (v + p.root) % n;
-            let edges = (0..n).step_by(2 * by.max(1)).filter(|v| v + by < n);
-            let loads = edges.map(|v| (at(v), self.load(p, at(v), [at(v + by)].into_iter(), bytes)));
-            return loads.map(|(_, l)| self.alone(l)).fold(0.0, f64::max) + self.turns();
-        }
         if self.is_near(by) { self.within(1.0, bytes) } else { self.far_round(1.0, bytes, OneWay) }
     }
 
-    /// Leaders of hosts at a distance of `by` swap `bytes`.
-    pub(crate) fn lead(&self, by: f64, bytes: f64) -> f64 {
-        if let Some(p) = &self.pairs {
-            let hosts = p.hosts.len();
-            let by = by as usize;
-            let pairs = (0..hosts).map(|h| (h, h ^ by)).filter(|&(_, g)| g < hosts);
-            let leader = |h: usize| p.hosts[h][0];
-            let loads =
-                pairs.map(|(h, g)| (leader(h), self.load(p, leader(h), [leader(g)].into_iter(), bytes)));
-            return self.round(p, loads, OneWay);
-        }
+    /// Leaders of two hosts swap `bytes`.
+    pub(crate) fn lead(&self, bytes: f64) -> f64 {
         self.far_round(1.0, bytes, OneWay)
     }
 
@@ -353,65 +254,6 @@ impl<'a> Model<'a> {
     pub(crate) fn levels(&self, n: f64, round: impl Fn(f64) -> f64) -> f64 {
         let distances = std::iter::successors(Some(1.0), |by| Some(by * 2.0));
         distances.take_while(|&by| by < n).map(round).sum()
-    }
-
-    /// Returns the load of rank `from` when it sends `bytes` to each of some.
-    fn load(&self, p: &Pairs<'_>, from: usize, to: impl Iterator<Item = usize>, bytes: f64) -> Load {
-        let share = self.share();
-        let mut load = Load::default();
-        for q in to {
-            let cost = p.costs.both_ways(from, q);
-            let near = p.host[from] == p.host[q];
-            let part = if near { &mut load.near } else { &mut load.far };
-            part.count += 1.0;
-            part.slowest = part.slowest.max(share * cost.alpha);
-            part.all += share * cost.alpha;
-            // Only the host's own memory is shared among the ranks of a core; the network is among all of the host.
-            part.bytes += if near { share } else { 1.0 } * bytes * cost.beta;
-        }
-        load
-    }
-
-    /// The seconds of a rank that is alone in its round.
-    fn alone(&self, load: Load) -> f64 {
-        let Load { near, far } = load;
-        let a = near.messages(self.world.local.busy);
-        let b = far.messages(self.world.remote.busy);
-        a + b + near.bytes + far.bytes
-    }
-
-    /// A round takes as long as its slowest rank, and as the network of the host that sends most.
-    fn round(&self, p: &Pairs<'_>, loads: impl Iterator<Item = (usize, Load)>, traffic: Traffic) -> f64 {
-        let local = &self.world.local;
-        let remote = &self.world.remote;
-        let mut longest = 0.0f64;
-        let mut any_near = false;
-        let mut sent = vec![0.0; p.hosts.len()];
-        for (rank, Load { near, far }) in loads {
-            let messages = near.messages(traffic.busy(local)) + far.messages(traffic.busy(remote));
-            longest = longest.max(messages + traffic.crowd(local, near.count) * near.bytes);
-            any_near |= near.all > 0.0;
-            sent[p.host[rank]] += traffic.crowd(remote, far.count) * far.bytes;
-        }
-        let turns = if any_near { self.turns() } else { 0.0 };
-        turns + longest + sent.into_iter().fold(0.0, f64::max)
-    }
-}
-
-impl<'a> Pairs<'a> {
-    fn new(costs: &'a PairCosts, hosts: Vec<Vec<usize>>, root: usize) -> Self {
-        let mut host = vec![0; costs.size()];
-        for (h, ranks) in hosts.iter().enumerate() {
-            ranks.iter().for_each(|&r| host[r] = h);
-        }
-        Self { costs, hosts, host, root: root.min(costs.size() - 1) }
-    }
-
-    /// Every rank and the next, around, ranks of a host side by side.
-    fn neighbours(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
-        let order = self.hosts.concat();
-        let n = order.len();
-        (0..n).map(move |i| (order[i], order[(i + 1) % n])).filter(|(a, b)| a != b)
     }
 }
 

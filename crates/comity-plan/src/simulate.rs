@@ -361,7 +361,10 @@ fn check(shapes: &[Shape], ranks: &[Rank], how: Trial) -> Result<(), String> {
         let out = rank.out();
         let wrong = expected(shapes, &sums, r).iter().zip(out).position(|(e, v)| *e != v.sum);
         if let Some(i) = wrong {
-            return Err(format!("rank {r}: wrong result at {i} of {len_out}"));
+            let of = (0..shapes.len())
+                .find_map(|q| (0..longest.0).find(|&j| given(q, j).sum == out[i].sum).map(|j| (q, j)));
+            let there = of.map_or(String::new(), |(q, j)| format!(", where element {j} of rank {q} lies"));
+            return Err(format!("rank {r}: wrong result at {i} of {len_out}{there}"));
         }
         let times = u32::from(reduces && shapes.len() > 1);
         if let Some(i) = out.iter().position(|v| v.averaged != times) {

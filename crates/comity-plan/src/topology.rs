@@ -179,13 +179,6 @@ impl PairCosts {
         other.pairs.iter_mut().for_each(change);
         other
     }
-
-    /// The dearer direction of a pair.
-    pub(crate) fn both_ways(&self, a: usize, b: usize) -> Cost {
-        let there = self.pair(a, b);
-        let back = self.pair(b, a);
-        Cost { alpha: there.alpha.max(back.alpha), beta: there.beta.max(back.beta) }
-    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) const DEFINITION: Definition = Definition {
             steps: |d, s| all_reduce(d, s.hosts, s.src, s.dst, true),
             seconds: |m| {
                 let local = 2.0 * m.to_leader(m.bytes) + m.add((m.local - 1.0) * m.bytes);
-                local + doubling::seconds_of(m, m.hosts, |by| m.lead(by, m.bytes), m.bytes)
+                local + doubling::seconds_of(m, m.hosts, |_| m.lead(m.bytes), m.bytes)
             },
             cuts: ASKED,
             sends: |e| (e.local - 1 + e.hosts.ilog2() as usize + 1) * e.count,
@@ -41,7 +41,7 @@ pub(super) const DEFINITION: Definition = Definition {
             steps: |d, s| reduce(d, s.hosts, s.root, s.src, s.dst),
             seconds: |m| {
                 let local = m.to_leader(m.bytes) + m.add((m.local - 1.0) * m.bytes);
-                local + m.levels(m.hosts, |by| m.lead(by, m.bytes) + m.add(m.bytes))
+                local + m.levels(m.hosts, |_| m.lead(m.bytes) + m.add(m.bytes))
             },
             cuts: ASKED,
             sends: |e| e.count,
@@ -49,14 +49,14 @@ pub(super) const DEFINITION: Definition = Definition {
         Service {
             kind: Kind::Broadcast,
             steps: |d, s| broadcast(d, s.hosts, s.root, s.dst),
-            seconds: |m| m.levels(m.hosts, |by| m.lead(by, m.bytes)) + m.to_leader(m.bytes),
+            seconds: |m| m.levels(m.hosts, |_| m.lead(m.bytes)) + m.to_leader(m.bytes),
             cuts: ASKED,
             sends: |e: Extent| (e.local - 1 + tree::rounds(e.hosts) as usize) * e.count,
         },
         Service {
             kind: Kind::Barrier,
             steps: |d, s| barrier(d, s.hosts, s.src),
-            seconds: |m| 2.0 * m.to_leader(0.0) + m.levels(m.hosts, |by| m.lead(by, 0.0)),
+            seconds: |m| 2.0 * m.to_leader(0.0) + m.levels(m.hosts, |_| m.lead(0.0)),
             cuts: ASKED,
             sends: |_| 0,
         },
