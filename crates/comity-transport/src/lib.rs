@@ -84,7 +84,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     where
         Self: Sized;
 
-    /// Returns its announcement to the others, besides that this process can use it.
+    /// Returns its announcement to the others, at most 72 bytes, besides that this process can use it.
     fn announce(&self) -> Vec<u8> {
         Vec::new()
     }

@@ -164,8 +164,7 @@ fn links(own: &[OsString]) -> Vec<Row> {
     for note in notes.iter().filter(|note| note.kind != LinkKind::Local) {
         let kind = note.kind.to_string();
         let name = format!("link {kind}, 2 ranks");
-        let is_rdma = note.kind == LinkKind::Rdma;
-        if is_rdma && !note.devices.iter().any(|(_, at)| at.is_ok()) {
+        if !note.works {
             rows.push(Row::not_there(name, note.why.rsplit("; ").next().unwrap_or_default()));
             continue;
         }

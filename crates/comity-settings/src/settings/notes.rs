@@ -26,6 +26,8 @@ pub struct LinkNote {
     pub kind: LinkKind,
     /// True if it would be used.
     pub used: bool,
+    /// True if this process could use it, were it asked for.
+    pub works: bool,
     /// With whom, or why not.
     pub why: String,
     /// Its devices, each with its address or why it cannot be used.
@@ -58,6 +60,7 @@ impl Settings {
         let value = |name: &str| self.evidence.seen.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         let note = |kind: LinkKind| {
             let note = self.transports.note(kind, &value)?;
+            let works = note.works;
             let by_default = kind.about().is_some_and(|a| a.by_default);
             let (used, why) = match (self.links.has(kind), by_default) {
                 (false, true) => (false, "COMITY_LINKS leaves it out".to_owned()),
@@ -67,7 +70,7 @@ impl Settings {
                 }
                 _ => (note.works, note.why),
             };
-            Some(LinkNote { kind, used, why, devices: note.devices })
+            Some(LinkNote { kind, used, works, why, devices: note.devices })
         };
         LinkKind::choices().filter_map(note).collect()
     }

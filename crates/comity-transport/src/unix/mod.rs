@@ -4,8 +4,6 @@
 //! the system copies between two processes of a host is not damaged and leaves it nowhere. A pair takes it only where `COMITY_LINKS`
 //! names it: shared memory is faster, and copies nothing through the system.
 //!
-//! An end of a link over a connected Unix stream socket.
-//!
 //! ```text
 //!   put:   head and body --> the system, in one call          as much as it has room for
 //!   peek:  the system --> inbox, lent from there              what is reduced
