@@ -209,10 +209,14 @@ impl Fleet {
         let name = planned.name().to_owned();
         if (hello.protocol, hello.version.as_str()) != (PROTOCOL, crate::VERSION) {
             let theirs = printable(&hello.version, 40);
-            let why = format!(
-                "host {name}: has comity {theirs}, and this is {}: install the same version on both",
-                crate::VERSION
-            );
+            let own = crate::VERSION;
+            let why = if theirs == own {
+                format!("host {name}: has another build of comity {own}: install the same one on both")
+            } else {
+                format!(
+                    "host {name}: has comity {theirs}, and this is {own}: install the same version on both"
+                )
+            };
             self.connections[host].phase = HostPhase::Lost;
             self.connections[host].close();
             self.cannot_begin(host, why, USAGE);

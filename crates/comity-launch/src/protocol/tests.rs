@@ -96,3 +96,22 @@ fn hostile_frames_are_errors() {
         assert!(FleetOrder::decode(kind, body).is_err(), "{kind}");
     }
 }
+
+/// A launcher drops a field that it does not know, and would start a rank without it.
+#[test]
+fn a_field_more_has_another_number() {
+    fn names(before: &str, value: &serde_json::Value, all: &mut Vec<String>) {
+        for (name, value) in value.as_object().into_iter().flatten() {
+            match value.is_object() {
+                true => names(&format!("{before}{name}."), value, all),
+                false => all.push(format!("{before}{name}")),
+            }
+        }
+    }
+    let mut all = Vec::new();
+    names("", &serde_json::to_value(HostPart::default()).unwrap(), &mut all);
+    all.sort();
+    let known = "at command cwd cwd_asked elastic env first local_first local_size ports request.backend request.stdin_rank \
+        request.terms.bind_to request.terms.insecure request.terms.secure request.tty restarts.most restarts.number size stage tty world";
+    assert_eq!((PROTOCOL, all.join(" ").as_str()), (10, known), "raise PROTOCOL, then write both here");
+}
