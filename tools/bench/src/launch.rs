@@ -9,12 +9,11 @@ use super::{
     setup::{Ready, source},
     spaces::Spaces,
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Instant,
+use std::{fs, path::PathBuf, time::Instant};
+use tasks::{
+    child::Task,
+    place::{Scratch, write},
 };
-use tasks::{child::Task, place::Scratch};
 
 /// The name of the ranks' files.
 const TAG: &str = "samples";
@@ -142,7 +141,7 @@ fn python(
             let hosts = scratch.join("hosts.json");
             let of = |(r, port): (usize, &u16)| format!("[\"{}:{port}\"]", spaces.address(r));
             let list: Vec<String> = spaces.ports(ranks)?.iter().enumerate().map(of).collect();
-            write(&hosts, &format!("[{}]", list.join(",")))?;
+            write(&hosts, format!("[{}]", list.join(",")))?;
             let rank = |r: usize| words(spaces.task(r, &ready.python)).env("MLX_RANK", r.to_string());
             Ok((0..ranks).map(|r| rank(r).env("MLX_HOSTFILE", &hosts)).collect())
         }
@@ -151,10 +150,6 @@ fn python(
             Ok(vec![words(task.args([&ready.python]))])
         }
     }
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    fs::write(file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))
 }
 
 /// A rank of Comity that no launcher starts, on a host of its own. Nobody else is in these namespaces.

@@ -17,7 +17,10 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use tasks::{child::is_interrupted, place::root};
+use tasks::{
+    child::is_interrupted,
+    place::{make, root},
+};
 
 /// Further rounds for contenders that have cells without an undisturbed launch.
 const MORE: u32 = 2;
@@ -107,7 +110,7 @@ impl<'a> Work<'a> {
             }
             folder
         };
-        fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        make(&folder)?;
         Ok(Self {
             ready,
             folder,
@@ -237,7 +240,7 @@ fn write(record: &Record, documents: bool) -> Result<(), String> {
         None => println!("no speed.svg: that needs all_reduce of f32 on 2 ranks over both links"),
     }
     let folder = setup::folder().join("report");
-    fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    make(&folder)?;
     for (name, text) in &texts {
         put(&folder.join(name), text)?;
         println!("wrote {}", short(&folder.join(name)));

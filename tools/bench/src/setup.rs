@@ -7,7 +7,7 @@ use std::{
 };
 use tasks::{
     child::Task,
-    place::{built, own, program, root, target},
+    place::{built, make, own, program, root, target},
 };
 
 pub(crate) const PROGRAMS: &str = "tools/bench/programs";
@@ -51,7 +51,7 @@ pub(crate) fn folder() -> PathBuf {
 /// # Errors
 /// Comity itself cannot be built.
 pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
-    fs::create_dir_all(folder()).map_err(|e| format!("cannot make {}: {e}", folder().display()))?;
+    make(&folder())?;
     println!("building the command as released ...");
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).echo().run()?;
     let mut ready = Ready {
@@ -75,7 +75,7 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
         {
             let packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
             let why = format!("{why}; it needs: apt-get install {}", packages.join(" "));
-            ready.lacks(|c| c.peer == Some(peer), &why);
+            ready.lacks(|c| c.peer() == Some(peer), &why);
         }
     }
     for remark in ready.remarks() {
@@ -104,7 +104,7 @@ pub(crate) fn built_before(folder: &Path, against: &[Peer]) -> Result<Ready, Str
         let program_in_c = ready.mpi_program(peer.name());
         if !program_in_c.is_file() || program(&launcher).is_none() {
             let why = format!("it needs {} and {launcher} on the PATH", program_in_c.display());
-            ready.lacks(|c| c.peer == Some(peer), &why);
+            ready.lacks(|c| c.peer() == Some(peer), &why);
         }
     }
     for module in ["comity", "torch", "mlx"] {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_left_out_by_name() {
         let mut ready = Ready::default();
-        ready.lacks(|c| c.peer == Some(Peer::Mpich), "not here");
+        ready.lacks(|c| c.peer() == Some(Peer::Mpich), "not here");
         ready.lacks(|c| matches!(c.program, Program::Python("mlx")), "nor this");
         let has = |name| ready.has(Contender::from_name(name).unwrap());
         let remarks =

@@ -81,7 +81,7 @@ fn rivals(ours: &Contender) -> Vec<&'static Contender> {
     let fits = |c: &&Contender| {
         // gloo and MLX have nothing else within a host.
         let alike = c.wire == ours.wire || c.is_python() && (c.wire, ours.wire) == (Wire::Tcp, Wire::Memory);
-        c.peer.is_some() && alike && (c.is_python() || !ours.is_python())
+        c.peer().is_some() && alike && (c.is_python() || !ours.is_python())
     };
     CONTENDERS.iter().filter(fits).collect()
 }
