@@ -13,17 +13,9 @@ pub(super) use tasks::netns::ip;
 
 pub(super) const HOSTS: usize = 4;
 
-/// Direction in which a host is cut off.
+/// Direction in which packets of a host vanish, or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
-    Both,
-    Outward,
-    Inward,
-}
-
-/// Direction in which packets of a host wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slow {
+pub(super) enum Way {
     Both,
     Outward,
     Inward,
@@ -52,19 +44,19 @@ pub(super) fn hosts() -> Result<(), String> {
 }
 
 /// Packets of a host vanish: no cable is seen to be out, nothing is refused.
-pub(super) fn cut(host: usize, how: Cut) -> Result<(), String> {
+pub(super) fn cut(host: usize, how: Way) -> Result<(), String> {
     pass(host, how, "nomaster", "add blackhole")
 }
 
-pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
+pub(super) fn mend(host: usize, how: Way) -> Result<(), String> {
     pass(host, how, "master switch", "del blackhole")
 }
 
-fn pass(host: usize, how: Cut, cable: &str, route: &str) -> Result<(), String> {
+fn pass(host: usize, how: Way, cable: &str, route: &str) -> Result<(), String> {
     match how {
-        Cut::Both => ip(&format!("link set c{host} {cable}")),
-        Cut::Outward => halves(|half| ip(&format!("-n h{host} route {route} {half}"))),
-        Cut::Inward => (0..HOSTS)
+        Way::Both => ip(&format!("link set c{host} {cable}")),
+        Way::Outward => halves(|half| ip(&format!("-n h{host} route {route} {half}"))),
+        Way::Inward => (0..HOSTS)
             .filter(|h| *h != host)
             .try_for_each(|other| ip(&format!("-n h{other} route {route} {}/32", address(host)))),
     }
@@ -81,20 +73,20 @@ pub(super) fn find(from: usize, to: usize) -> Result<(), String> {
 }
 
 /// Packets of a host wait.
-pub(super) fn slow(host: usize, how: Slow) -> Result<(), String> {
+pub(super) fn slow(host: usize, how: Way) -> Result<(), String> {
     queues(host, how, "add", BUCKET)
 }
 
-pub(super) fn hasten(host: usize, how: Slow) -> Result<(), String> {
+pub(super) fn hasten(host: usize, how: Way) -> Result<(), String> {
     queues(host, how, "del", "")
 }
 
 /// At the end of its cable that sends.
-fn queues(host: usize, how: Slow, what: &str, queue: &str) -> Result<(), String> {
-    if how != Slow::Inward {
+fn queues(host: usize, how: Way, what: &str, queue: &str) -> Result<(), String> {
+    if how != Way::Inward {
         tc(&format!("-n h{host} qdisc {what} dev cable root {queue}"))?;
     }
-    if how != Slow::Outward {
+    if how != Way::Outward {
         tc(&format!("qdisc {what} dev c{host} root {queue}"))?;
     }
     Ok(())

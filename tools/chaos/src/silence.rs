@@ -1,15 +1,14 @@
 //! Trials in which ranks say nothing: stopped, cut off, or never there.
 
 use super::{
-    blame::{blamed, names, seen_by},
-    crew::{Crew, LONG, Play, pause},
+    crew::{Crew, Play, pause},
     fault::{Fault, Plan},
-    net::{self, Cut, Slow},
+    net::{self, Way},
     processes::monotonic,
-    trial::{Outcome, PATIENT, SILENCE, SLACK, all_well, is_error, judge, outs, took},
+    trial::{Outcome, PATIENT, SILENCE, SLACK, all_join, all_well, judge, outs},
 };
 use rustix::process::Signal;
-use std::{net::TcpListener, time::Instant};
+use std::net::TcpListener;
 
 /// Longest time for which a host is cut off without being given up by a limit of `PATIENT`, in microseconds.
 const LONG_BLIP: u64 = 4_000_000;
@@ -19,9 +18,9 @@ pub(super) fn run(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result
         Fault::StopCall => stop(crew, plan, "ops", outcome),
         Fault::StopIdle => stop(crew, plan, "idle", outcome),
         Fault::Blip => blips(crew, plan, outcome),
-        Fault::CutBoth => cut(crew, plan, Cut::Both, outcome)?,
-        Fault::CutOut => cut(crew, plan, Cut::Outward, outcome)?,
-        Fault::CutIn => cut(crew, plan, Cut::Inward, outcome)?,
+        Fault::CutBoth => cut(crew, plan, Way::Both, outcome)?,
+        Fault::CutOut => cut(crew, plan, Way::Outward, outcome)?,
+        Fault::CutIn => cut(crew, plan, Way::Inward, outcome)?,
         Fault::CutPair => cut_pair(crew, plan, outcome)?,
         Fault::CableBlip | Fault::LongCableBlip => cable_blip(crew, plan, outcome)?,
         Fault::Delay => delay(crew, plan, outcome)?,
@@ -39,10 +38,7 @@ fn start(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     let patient = matches!(plan.fault, Fault::LongCableBlip | Fault::Delay);
     let detection = if patient { PATIENT } else { SILENCE };
     crew.play(plan, port, Play { role, detection, join: 20.0 }, plan.members());
-    let missing = crew.hear("ready", plan.members(), Instant::now() + LONG);
-    if !missing.is_empty() {
-        outcome.broke(format!("ranks {missing:?} do not join"));
-    }
+    all_join(crew, plan, outcome);
     // Before all have beaten once nobody is judged: docs/decisions.md.
     pause(FIRST_BEATS);
 }
@@ -60,7 +56,7 @@ fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     }
     let told = outs(crew, plan.others(), SILENCE + 1.0, outcome);
     for out in told {
-        if is_error(&out) {
+        if out.is_error() {
             // It may have been idle until it was told.
             judge(&out, plan, stopped, SILENCE * 1000.0 + SLACK, outcome);
         } else {
@@ -69,13 +65,9 @@ fn stop(crew: &mut Crew, plan: &Plan, role: &str, outcome: &mut Outcome) {
     }
     let woken = crew.signal(victim, Signal::CONT);
     for out in outs(crew, [victim].into_iter(), SILENCE + 1.0, outcome) {
-        let took = took(&out, woken);
+        let took = out.took(woken);
         let words = format!("rank {victim} woke and got after {took:.0} ms: {}", out.fields.join(" "));
-        if !is_error(&out) || !names(&out, victim) {
-            outcome.broke(words);
-        } else if took > SILENCE * 1000.0 + SLACK {
-            outcome.late(words);
-        }
+        outcome.hold(out.is_error() && out.names(victim), took > SILENCE * 1000.0 + SLACK, words);
     }
 }
 
@@ -99,7 +91,7 @@ fn blips(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
 }
 
 /// Ranks on both sides are told in time, and of somebody on the other side, or of who saw it.
-fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<(), String> {
+fn cut(crew: &mut Crew, plan: &Plan, how: Way, outcome: &mut Outcome) -> Result<(), String> {
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
@@ -109,23 +101,20 @@ fn cut(crew: &mut Crew, plan: &Plan, how: Cut, outcome: &mut Outcome) -> Result<
     let told = outs(crew, 0..plan.size, SILENCE + 1.0, outcome);
     net::mend(host, how)?;
     for out in told {
-        let took = took(&out, since);
+        let took = out.took(since);
         outcome.times.push(took);
         let words = format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" "));
-        if !is_error(&out) {
-            outcome.broke(words);
+        outcome.hold(out.is_error(), took > SILENCE * 1000.0 + SLACK, words);
+        if !out.is_error() {
             continue;
         }
-        if took > SILENCE * 1000.0 + SLACK {
-            outcome.late(words);
-        }
         let inside = |rank: usize| Crew::host(rank) == host;
-        let blamed = blamed(&out).first().copied();
+        let blamed = out.blamed().first().copied();
         // One way, both ends of a link are right to blame the other.
-        let seen_inside = seen_by(&out).is_some_and(inside);
+        let seen_inside = out.seen_by().is_some_and(inside);
         let right = match how {
-            Cut::Both => blamed.is_some_and(|b| inside(b) != inside(out.rank)),
-            Cut::Outward | Cut::Inward => blamed.is_some_and(inside) || inside(out.rank) || seen_inside,
+            Way::Both => blamed.is_some_and(|b| inside(b) != inside(out.rank)),
+            Way::Outward | Way::Inward => blamed.is_some_and(inside) || inside(out.rank) || seen_inside,
         };
         if !right {
             outcome.broke(format!("rank {}: host {host} was cut off: {}", out.rank, out.field(2)));
@@ -153,17 +142,14 @@ fn cut_pair(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), S
     net::find(from, to)?;
     let mut all_blamed = Vec::new();
     for out in told {
-        let took = took(&out, since);
+        let took = out.took(since);
         outcome.times.push(took);
-        let by = blamed(&out).first().copied();
-        let right = is_error(&out) && by.is_some_and(|b| b == from || b == to);
+        let by = out.blamed().first().copied();
+        let right = out.is_error() && by.is_some_and(|b| b == from || b == to);
         let words = format!("rank {} got after {took:.0} ms: {}", out.rank, out.fields.join(" "));
-        if !right || out.field(2).contains(" died") {
-            outcome.broke(words);
-        } else if took > SILENCE * 1000.0 + SLACK {
-            outcome.late(words);
-        }
-        all_blamed.extend(by.filter(|_| is_error(&out)));
+        let is_late = took > SILENCE * 1000.0 + SLACK;
+        outcome.hold(right && !out.field(2).contains(" died"), is_late, words);
+        all_blamed.extend(by.filter(|_| out.is_error()));
     }
     all_blamed.dedup();
     if all_blamed.len() > 1 {
@@ -178,9 +164,9 @@ fn cable_blip(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(),
     let host = Crew::host(plan.victim);
     start(crew, plan, "ops", outcome);
     pause(random.between(0, 60_000));
-    net::cut(host, Cut::Both)?;
+    net::cut(host, Way::Both)?;
     pause(if plan.fault == Fault::LongCableBlip { LONG_BLIP } else { random.between(20_000, 250_000) });
-    net::mend(host, Cut::Both)?;
+    net::mend(host, Way::Both)?;
     pause(random.between(0, 100_000));
     all_well(crew, plan, outcome);
     Ok(())
@@ -191,7 +177,7 @@ fn delay(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Stri
     let mut random = plan.random.clone();
     let host = Crew::host(plan.victim);
     let early = random.below(2) == 0;
-    let slow = *random.pick(&[Slow::Both, Slow::Outward, Slow::Inward]);
+    let slow = *random.pick(&[Way::Both, Way::Outward, Way::Inward]);
     if early {
         net::slow(host, slow)?;
     }
@@ -213,7 +199,7 @@ fn absent(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     crew.play(plan, port, Play { role: "ops", detection: SILENCE, join }, plan.others());
     for out in outs(crew, plan.others(), join + 1.0, outcome) {
         let deadline = begun + (join * 1e9) as u64;
-        if is_error(&out) {
+        if out.is_error() {
             judge(&out, plan, deadline, SLACK, outcome);
         } else {
             outcome.broke(format!("rank {} did not notice that rank {} is not there", out.rank, plan.victim));
@@ -231,7 +217,7 @@ pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) ->
     let begun = monotonic();
     crew.play(plan, port, Play { role: "ops", detection: SILENCE, join }, 0..plan.size);
     for out in outs(crew, 0..plan.size, join + 1.0, outcome) {
-        let took = took(&out, begun) - join * 1000.0;
+        let took = out.took(begun) - join * 1000.0;
         outcome.times.push(took.max(0.0));
         let words = out.field(2);
         let right = if out.rank == 0 {
@@ -239,17 +225,11 @@ pub(super) fn port_taken(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) ->
                 && words.contains(&format!("the store cannot listen at 127.0.0.1:{port} "))
                 && words.ends_with("another process listens there; end it, or give another port")
         } else {
-            out.field(0) == "join"
-                && names(&out, 0)
-                && words.contains(&format!(" store at 127.0.0.1:{port} "))
+            out.field(0) == "join" && out.names(0) && words.contains(&format!(" store at 127.0.0.1:{port} "))
         };
         let words =
             format!("rank {} got {took:.0} ms after the deadline: {}", out.rank, out.fields.join(" "));
-        if !is_error(&out) || !right {
-            outcome.broke(words);
-        } else if took > SLACK {
-            outcome.late(words);
-        }
+        outcome.hold(out.is_error() && right, took > SLACK, words);
     }
     drop(other);
     Ok(())

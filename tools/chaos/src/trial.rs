@@ -1,7 +1,6 @@
 //! A trial with a crew: the fault, and whether every rank got the promised error, in time.
 
 use super::{
-    blame::{is_missing, lost_store, names, never_came},
     crew::{Crew, LONG, Play, pause},
     fault::{Fault, Phase, Plan},
     net::Listeners,
@@ -25,6 +24,9 @@ pub(super) const SLACK: f64 = 1000.0;
 const CLOSED: f64 = 5000.0;
 /// Time for the call after an error, in microseconds.
 const AGAIN: f64 = 250_000.0;
+
+/// Work of ranks that have time to join.
+const WORK: Play<'_> = Play { role: "ops", detection: PATIENT, join: 20.0 };
 
 /// Outcome of a trial.
 #[derive(Debug, Default)]
@@ -54,19 +56,19 @@ impl Outcome {
         self.broke(why);
     }
 
+    /// Notes a rank's words, if they are wrong, or right and came too late.
+    pub(super) fn hold(&mut self, is_right: bool, is_late: bool, words: String) {
+        if !is_right {
+            self.broke(words);
+        } else if is_late {
+            self.late(words);
+        }
+    }
+
     /// Return whether nothing else was wrong than times.
     pub(super) fn is_only_late(&self) -> bool {
         self.untimely > 0 && self.untimely == self.broken.len()
     }
-}
-
-/// Milliseconds from `since` until it was said.
-pub(super) fn took(said: &Said, since: u64) -> f64 {
-    (said.at as f64 - since as f64) / 1e6
-}
-
-pub(super) fn is_error(out: &Said) -> bool {
-    out.field(0) != "ok"
 }
 
 pub(super) fn run(crew: &mut Crew, plan: &Plan) -> Result<Outcome, String> {
@@ -113,11 +115,8 @@ fn look_after(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
         }
         if said.event == "again" {
             let words = format!("rank {}: the call after an error: {}", said.rank, said.fields.join(" "));
-            if said.field(0) != "same" {
-                outcome.broke(words);
-            } else if said.field(1).parse().is_ok_and(|us: f64| us > AGAIN) {
-                outcome.late(words);
-            }
+            let is_late = said.field(1).parse().is_ok_and(|us: f64| us > AGAIN);
+            outcome.hold(said.field(0) == "same", is_late, words);
         }
     }
     let others = plan.others();
@@ -154,6 +153,14 @@ pub(super) fn outs(
     ranks.filter_map(|r| crew.said(r, "out").cloned()).collect()
 }
 
+/// Wait until all ranks have joined.
+pub(super) fn all_join(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
+    let missing = crew.hear("ready", plan.members(), Instant::now() + LONG);
+    if !missing.is_empty() {
+        outcome.broke(format!("ranks {missing:?} do not join"));
+    }
+}
+
 /// Wait until the ranks are where the victim is to be hit, and a moment more.
 fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Rng, outcome: &mut Outcome) {
     match phase {
@@ -163,10 +170,7 @@ fn until_phase(crew: &mut Crew, plan: &Plan, phase: Phase, random: &mut Rng, out
             pause(random.between(0, 3000));
         }
         Phase::Idle | Phase::Call => {
-            let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
-            if !missing.is_empty() {
-                outcome.broke(format!("ranks {missing:?} do not join"));
-            }
+            all_join(crew, plan, outcome);
             pause(random.between(0, 60_000));
         }
     }
@@ -193,13 +197,13 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     crew.processes.wait(crew.pid(victim), Instant::now() + LONG);
     let told = outs(crew, plan.others(), PATIENT + 1.0 + join.min(1.0), outcome);
     // It may have been killed before it was known to anybody.
-    let unknown = |out: &Said| phase == Phase::Join && never_came(out, victim);
+    let unknown = |out: &Said| phase == Phase::Join && out.is_missing() && out.names(victim);
     // Rank 0, at whose store they meet, may have known of the death and gone before another one was told.
-    let gone = told.iter().find(|o| o.rank == 0 && is_error(o) && names(o, victim)).map(|o| o.at);
-    let after = |out: &Said| phase == Phase::Join && gone.is_some_and(|gone| took(out, gone) > -SLACK);
+    let gone = told.iter().find(|o| o.rank == 0 && o.is_error() && o.names(victim)).map(|o| o.at);
+    let after = |out: &Said| phase == Phase::Join && gone.is_some_and(|gone| out.took(gone) > -SLACK);
     // One that had begun to speak with it says so at once, one that comes later finds nobody until its join deadline.
-    let late = |out: &Said| victim != 0 && after(out) && never_came(out, 0);
-    let excused = |out: &Said| late(out) || after(out) && lost_store(out);
+    let late = |out: &Said| victim != 0 && after(out) && out.is_missing() && out.names(0);
+    let excused = |out: &Said| late(out) || after(out) && out.lost_store();
     let unknown = |out: &Said| unknown(out) || late(out);
     if told.iter().any(unknown) {
         outcome.row = Some("kill before it is known");
@@ -207,7 +211,7 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
     for out in told {
         let since = crew.said(out.rank, "called").map_or(killed, |c| c.at.max(killed));
         let since = if unknown(&out) { begun + (join * 1e9) as u64 } else { since };
-        if !is_error(&out) {
+        if !out.is_error() {
             // Its last call may have ended before.
             if phase != Phase::Close {
                 outcome.broke(format!("rank {} did not notice the death of rank {victim}", out.rank));
@@ -226,13 +230,13 @@ fn kill(crew: &mut Crew, plan: &Plan, phase: Phase, signal: Signal, outcome: &mu
 /// An error in time that names the rank that was hit.
 pub(super) fn judge(out: &Said, plan: &Plan, since: u64, within: f64, outcome: &mut Outcome) {
     in_time(out, since, within, outcome);
-    if !names(out, plan.victim) {
+    if !out.names(plan.victim) {
         outcome.broke(format!("rank {} blames somebody else: {}", out.rank, out.field(2)));
     }
 }
 
 fn in_time(out: &Said, since: u64, within: f64, outcome: &mut Outcome) {
-    let took = took(out, since);
+    let took = out.took(since);
     outcome.times.push(took.max(0.0));
     outcome.slow |= took > super::table::KILL_P99;
     if took > within {
@@ -244,7 +248,7 @@ fn in_time(out: &Said, since: u64, within: f64, outcome: &mut Outcome) {
 pub(super) fn all_well(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     crew.tell(0, "end");
     let told = outs(crew, 0..plan.size, 20.0, outcome);
-    for out in told.iter().filter(|o| is_error(o)) {
+    for out in told.iter().filter(|o| o.is_error()) {
         outcome.broke(format!("rank {} failed for nothing: {}", out.rank, out.field(2)));
     }
 }
@@ -276,17 +280,17 @@ fn starve(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Str
     crew.tell(0, "end");
     crew.tell((victim + 1) % plan.size, "end");
     let told = outs(crew, plan.others(), join + PATIENT + 1.0, outcome);
-    let failed = told.iter().filter(|o| is_error(o)).map(|o| o.at).min();
+    let failed = told.iter().filter(|o| o.is_error()).map(|o| o.at).min();
     for out in &told {
         // A store without descriptors cannot know who waits to be let in.
-        if victim == 0 && is_missing(out) {
+        if victim == 0 && out.is_missing() {
             continue;
         }
-        match (is_error(out), failed) {
+        match (out.is_error(), failed) {
             (true, Some(first)) => {
                 // Its trouble begins somewhere before the first rank is told; the join deadline bounds that.
                 let bound = join * 1000.0 + SLACK;
-                judge(out, plan, if took(out, begun) <= bound { begun } else { first }, bound, outcome);
+                judge(out, plan, if out.took(begun) <= bound { begun } else { first }, bound, outcome);
             }
             (false, Some(_)) => outcome.broke(format!("rank {} did not notice what others did", out.rank)),
             _ => {}
@@ -306,11 +310,8 @@ fn full(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) -> Result<(), Strin
         let _ = fs::write(file, vec![1; 2 * super::lane::ROOM]);
     }
     let port = crew.next_port();
-    crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 0..plan.size);
-    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
-    if !missing.is_empty() {
-        outcome.broke(format!("ranks {missing:?} do not join"));
-    }
+    crew.play(plan, port, WORK, 0..plan.size);
+    all_join(crew, plan, outcome);
     pause(20_000);
     all_well(crew, plan, outcome);
     files.iter().try_for_each(fs::remove_file).map_err(|e| format!("cannot remove the filler: {e}"))
@@ -324,19 +325,16 @@ fn strangers(crew: &mut Crew, plan: &Plan, outcome: &mut Outcome) {
     let mut strangers = Strangers::new(random.between(0, u64::MAX - 1));
     if early {
         // The first rank waits for the others, among strangers.
-        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, [0]);
+        crew.play(plan, port, WORK, [0]);
         pause(random.between(0, 20_000));
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
-        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 1..plan.size);
+        crew.play(plan, port, WORK, 1..plan.size);
         pause(random.between(0, 10_000));
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
     } else {
-        crew.play(plan, port, Play { role: "ops", detection: PATIENT, join: 20.0 }, 0..plan.size);
+        crew.play(plan, port, WORK, 0..plan.size);
     }
-    let missing = crew.hear("ready", 0..plan.size, Instant::now() + LONG);
-    if !missing.is_empty() {
-        outcome.broke(format!("ranks {missing:?} do not join"));
-    }
+    all_join(crew, plan, outcome);
     for _ in 0..3 {
         strangers.visit(&Listeners::of(crew.pid(0)), 30);
         pause(random.between(0, 10_000));
