@@ -178,7 +178,7 @@ pub(crate) fn figure(record: &Record) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{line::tests::line, record::tests::record};
+    use crate::record::tests::{line, record};
     use std::fs;
     use tasks::place::root;
 

@@ -4,10 +4,9 @@ use super::{
     BenchChoice,
     contender::Contender,
     launch::carry_out,
-    line::Line,
     machine,
     plan::{self, Launch, Part},
-    record::{self, Record},
+    record::{self, Line, Record},
     report,
     setup::{self, Ready, short},
     summary::Summary,
@@ -262,7 +261,7 @@ fn write(record: &Record, documents: bool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::tests::line;
+    use crate::record::tests::line;
 
     #[test]
     fn parts_are_chosen_by_name() {

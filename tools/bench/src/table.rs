@@ -147,7 +147,7 @@ pub(crate) fn start(all: &Summary) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::tests::line;
+    use crate::record::tests::line;
 
     #[test]
     fn a_table_has_times_ratios_and_shares() {
