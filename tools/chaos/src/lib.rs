@@ -12,9 +12,7 @@ mod lane;
 mod lateness;
 mod net;
 mod processes;
-mod silence;
 mod soak;
-mod strangers;
 mod table;
 mod trial;
 
