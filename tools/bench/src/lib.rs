@@ -4,7 +4,7 @@
 //!   choice.rs    the words            contender.rs  who takes part       plan.rs     what runs, in which order, how long
 //!   setup.rs     what has to be there launch.rs     one of them started, ranks to a line
 //!   limit        what the machine allows            machine.rs  cores, who works on them
-//!   summary.rs   lines to a number    table.rs chart.rs report.rs        what is written
+//!   summary.rs   lines to a number    chart.rs report.rs                 what is written
 //!   record.rs    a run as a file      programs/     mpi.c and peers.py, the same method in C and in Python
 //! ```
 //!
@@ -24,7 +24,6 @@ mod report;
 mod run;
 mod setup;
 mod summary;
-mod table;
 
 pub use choice::BenchChoice;
 pub use run::run;

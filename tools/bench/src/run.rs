@@ -56,7 +56,7 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
     let set = if choice.many { " --many" } else { set };
     let command = format!("cargo xtask bench{set}{}", if choice.built.is_some() { " --built" } else { "" });
     let record = Record {
-        date: record::today(),
+        date: record::today()?,
         command,
         machine: machine::describe(),
         versions: setup::versions(&ready, &choice.against),

@@ -3,6 +3,7 @@
 use super::contender::{CONTENDERS, Contender, Peer};
 use std::{
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
 };
 use tasks::{
@@ -199,24 +200,17 @@ print(content.hexdigest(), *(others.get(name) for name in ('torch', 'mlx', 'nump
 
 /// A number that changes with the content of what is measured.
 pub(crate) fn fingerprint(ready: &Ready) -> Result<String, String> {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let programs = [ready.comity.clone(), source("mpi.c"), source("peers.py")];
-    for file in programs {
-        let bytes = fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-        hash = fnv(hash, &bytes);
+    let mut hash = DefaultHasher::new();
+    for file in [ready.comity.clone(), source("mpi.c"), source("peers.py")] {
+        fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?.hash(&mut hash);
     }
     // Where there is no Python, nothing of it is measured.
-    let package = Task::new(&ready.python).args(["-c", PACKAGE]).run().unwrap_or_default();
-    Ok(format!("{:016x}", fnv(hash, package.as_bytes())))
+    Task::new(&ready.python).args(["-c", PACKAGE]).run().unwrap_or_default().hash(&mut hash);
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 pub(crate) fn source(name: &str) -> PathBuf {
     root().join(PROGRAMS).join(name)
-}
-
-/// FNV-1a.
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// A file's path as one types it at the root of the workspace.
@@ -257,7 +251,12 @@ mod tests {
 
     #[test]
     fn other_content_has_another_number() {
-        assert_ne!(fnv(1, b"a"), fnv(1, b"b"));
-        assert!(source("mpi.c").is_file() && source("peers.py").is_file());
+        let scratch = tasks::place::Scratch::new("bench-content").unwrap();
+        let ready = Ready { comity: scratch.join("comity"), python: "false".into(), ..Ready::default() };
+        let number = |content: &str| {
+            fs::write(&ready.comity, content).unwrap();
+            fingerprint(&ready).unwrap()
+        };
+        assert!(number("a") != number("b") && number("a") == number("a"));
     }
 }
