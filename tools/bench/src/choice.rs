@@ -81,7 +81,7 @@ fn peers(list: &str) -> Result<Vec<Peer>, String> {
     }
     let mut peers = Vec::new();
     for name in list.split(',') {
-        let peer = Peer::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| {
+        let peer = Peer::from_name(name).ok_or_else(|| {
             let known = Peer::ALL.map(Peer::name).join(", ");
             format!("--against takes {known} with a comma between, or none; {name:?} is none of them")
         })?;

@@ -1,26 +1,16 @@
 //! Contenders of the measurement: Comity, the peers, and the limits of the machine.
 
 use super::cell::{Element, Operation};
+use comity_kernel::named;
 
-/// Another library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    Gloo,
-    Mlx,
-    OpenMpi,
-    Mpich,
-}
-
-impl Peer {
-    pub(crate) const ALL: [Self; 4] = [Self::Gloo, Self::Mlx, Self::OpenMpi, Self::Mpich];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Gloo => "gloo",
-            Self::Mlx => "mlx",
-            Self::OpenMpi => "openmpi",
-            Self::Mpich => "mpich",
-        }
+named! {
+    /// Another library.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Peer: "library" {
+        Gloo => "gloo",
+        Mlx => "mlx",
+        OpenMpi => "openmpi",
+        Mpich => "mpich",
     }
 }
 
@@ -65,8 +55,6 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     /// In tables and pictures.
     pub(crate) label: &'static str,
-    /// Library that it runs; none for Comity and the limits.
-    pub(crate) peer: Option<Peer>,
     pub(crate) wire: Wire,
     pub(crate) program: Program,
     pub(crate) env: &'static [(&'static str, &'static str)],
@@ -82,10 +70,10 @@ const KEEP_BUFFERS: (&str, &str) = (
     "glibc.malloc.mmap_threshold=2147483648:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=268435456",
 );
 
+/// Comity, as released and over shared memory.
 const PLAIN: Contender = Contender {
-    name: "",
-    label: "",
-    peer: None,
+    name: "comity",
+    label: "Comity",
     wire: Wire::Memory,
     program: Program::Comity,
     env: &[],
@@ -93,24 +81,48 @@ const PLAIN: Contender = Contender {
     colour: "#0072b2",
 };
 
+const LIMIT: Contender = Contender {
+    name: "limit",
+    label: "limit of the machine",
+    program: Program::Limit("memory"),
+    colour: "#888888",
+    ..PLAIN
+};
+
+const OPEN_MPI: Contender = Contender {
+    name: "openmpi",
+    label: "Open MPI",
+    program: Program::Mpi("openmpi"),
+    colour: "#d55e00",
+    ..PLAIN
+};
+
+const GLOO: Contender = Contender {
+    name: "gloo",
+    label: "gloo (torch)",
+    wire: Wire::Tcp,
+    program: Program::Python("gloo"),
+    colour: "#cc79a7",
+    ..PLAIN
+};
+
+const MLX: Contender =
+    Contender { name: "mlx", label: "MLX ring", program: Program::Python("mlx"), colour: "#000000", ..GLOO };
+
+const OVER_TCP: Contender =
+    Contender { name: "comity-tcp", wire: Wire::Tcp, env: &[("COMITY_LINKS", "tcp")], ..PLAIN };
+
 /// All that there are, in the order of the columns.
 pub(crate) static CONTENDERS: &[Contender] = &[
-    Contender {
-        name: "limit",
-        label: "limit of the machine",
-        program: Program::Limit("memory"),
-        colour: "#888888",
-        ..PLAIN
-    },
+    LIMIT,
     Contender {
         name: "limit-tcp",
         label: "bare sockets",
         wire: Wire::Tcp,
         program: Program::Limit("sockets"),
-        colour: "#888888",
-        ..PLAIN
+        ..LIMIT
     },
-    Contender { name: "comity", label: "Comity", ..PLAIN },
+    PLAIN,
     Contender {
         name: "comity-shared",
         label: "Comity, shared buffers",
@@ -132,97 +144,41 @@ pub(crate) static CONTENDERS: &[Contender] = &[
         colour: "#2c5f8a",
         ..PLAIN
     },
-    Contender {
-        name: "comity-tcp",
-        label: "Comity",
-        wire: Wire::Tcp,
-        env: &[("COMITY_LINKS", "tcp")],
-        ..PLAIN
-    },
-    Contender {
-        name: "openmpi",
-        label: "Open MPI",
-        peer: Some(Peer::OpenMpi),
-        program: Program::Mpi("openmpi"),
-        colour: "#d55e00",
-        ..PLAIN
-    },
+    OVER_TCP,
+    OPEN_MPI,
     Contender {
         name: "openmpi-tuned",
         label: "Open MPI, tuned",
-        peer: Some(Peer::OpenMpi),
-        program: Program::Mpi("openmpi"),
         env: &[KEEP_BUFFERS],
         flags: &["--mca", "btl_vader_single_copy_mechanism", "none"],
         colour: "#e69f00",
-        ..PLAIN
+        ..OPEN_MPI
     },
-    Contender {
-        name: "mpich",
-        label: "MPICH",
-        peer: Some(Peer::Mpich),
-        program: Program::Mpi("mpich"),
-        colour: "#009e73",
-        ..PLAIN
-    },
+    Contender { name: "mpich", label: "MPICH", program: Program::Mpi("mpich"), colour: "#009e73", ..PLAIN },
     Contender {
         name: "openmpi-tcp",
-        label: "Open MPI",
-        peer: Some(Peer::OpenMpi),
         wire: Wire::Tcp,
-        program: Program::Mpi("openmpi"),
         flags: &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
-        colour: "#d55e00",
-        ..PLAIN
+        ..OPEN_MPI
     },
-    Contender {
-        name: "gloo",
-        label: "gloo (torch)",
-        peer: Some(Peer::Gloo),
-        wire: Wire::Tcp,
-        program: Program::Python("gloo"),
-        colour: "#cc79a7",
-        ..PLAIN
-    },
-    Contender {
-        name: "mlx",
-        label: "MLX ring",
-        peer: Some(Peer::Mlx),
-        wire: Wire::Tcp,
-        program: Program::Python("mlx"),
-        colour: "#000000",
-        ..PLAIN
-    },
-    Contender {
-        name: "comity-namespaces",
-        label: "Comity",
-        wire: Wire::Namespaces,
-        env: &[("COMITY_LINKS", "tcp")],
-        ..PLAIN
-    },
-    Contender {
-        name: "gloo-namespaces",
-        label: "gloo (torch)",
-        peer: Some(Peer::Gloo),
-        wire: Wire::Namespaces,
-        program: Program::Python("gloo"),
-        colour: "#cc79a7",
-        ..PLAIN
-    },
-    Contender {
-        name: "mlx-namespaces",
-        label: "MLX ring",
-        peer: Some(Peer::Mlx),
-        wire: Wire::Namespaces,
-        program: Program::Python("mlx"),
-        colour: "#000000",
-        ..PLAIN
-    },
+    GLOO,
+    MLX,
+    Contender { name: "comity-namespaces", wire: Wire::Namespaces, ..OVER_TCP },
+    Contender { name: "gloo-namespaces", wire: Wire::Namespaces, ..GLOO },
+    Contender { name: "mlx-namespaces", wire: Wire::Namespaces, ..MLX },
 ];
 
 impl Contender {
     pub(crate) fn from_name(name: &str) -> Option<&'static Self> {
         CONTENDERS.iter().find(|c| c.name == name)
+    }
+
+    /// Library that it runs; none for Comity and the limits.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        match self.program {
+            Program::Python(name) | Program::Mpi(name) => Peer::from_name(name),
+            Program::Comity | Program::Limit(_) => None,
+        }
     }
 
     pub(crate) fn is_limit(&self) -> bool {
@@ -231,7 +187,7 @@ impl Contender {
 
     /// Return whether it is Comity, by whatever name.
     pub(crate) fn is_ours(&self) -> bool {
-        self.peer.is_none() && !self.is_limit()
+        self.peer().is_none() && !self.is_limit()
     }
 
     /// Return whether it is a library that users drive from Python.
@@ -278,7 +234,7 @@ mod tests {
         let names: BTreeSet<_> = CONTENDERS.iter().map(|c| c.name).collect();
         assert_eq!(names.len(), CONTENDERS.len());
         for peer in Peer::ALL {
-            assert!(CONTENDERS.iter().any(|c| c.peer == Some(peer)));
+            assert!(CONTENDERS.iter().any(|c| c.peer() == Some(peer)));
         }
         for wire in [Wire::Memory, Wire::Tcp] {
             let on = |f: fn(&Contender) -> bool| CONTENDERS.iter().filter(|c| c.wire == wire && f(c)).count();

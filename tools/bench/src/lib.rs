@@ -2,11 +2,10 @@
 //!
 //! ```text
 //!   choice.rs    the words            contender.rs  who takes part       plan.rs     what runs, in which order, how long
-//!   setup.rs     what has to be there launch.rs     one of them started  limit       what the machine allows
-//!   spaces.rs    two hosts on one
-//!   merge.rs     ranks to a line      summary.rs    lines to a number    machine.rs  cores, who works on them
-//!   table.rs chart.rs report.rs       what is written                    record.rs   a run as a file
-//!   programs/    mpi.c and peers.py, the same method in C and in Python
+//!   setup.rs     what has to be there launch.rs     one of them started, ranks to a line
+//!   limit        what the machine allows            machine.rs  cores, who works on them
+//!   summary.rs   lines to a number    chart.rs report.rs                 what is written
+//!   record.rs    a run as a file      programs/     mpi.c and peers.py, the same method in C and in Python
 //! ```
 //!
 //! Every program writes the samples of each rank. The folder `target/bench` has a file of results for each launch, so that a run
@@ -18,17 +17,13 @@ mod choice;
 mod contender;
 mod launch;
 mod limit;
-mod line;
 mod machine;
-mod merge;
 mod plan;
 mod record;
 mod report;
 mod run;
 mod setup;
-mod spaces;
 mod summary;
-mod table;
 
 pub use choice::BenchChoice;
 pub use run::run;

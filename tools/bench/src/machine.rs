@@ -1,6 +1,6 @@
 //! The machine: its cores, who works on them, and how far two of them are from each other.
 
-use super::line::Distance;
+use super::record::Distance;
 use serde_json::{Value, json};
 use std::{
     fs,

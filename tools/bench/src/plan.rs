@@ -142,7 +142,7 @@ impl Part {
                 Who::Defaults => !(crosses || tuned || c.is_ours() && c.is_python()),
                 Who::Namespaces => crosses,
             };
-            wanted && c.peer.is_none_or(|p| against.contains(&p)) && !self.of(c).is_empty()
+            wanted && c.peer().is_none_or(|p| against.contains(&p)) && !self.of(c).is_empty()
         };
         CONTENDERS.iter().filter(fits).collect()
     }
@@ -253,13 +253,13 @@ mod tests {
     fn contenders_take_turns_in_every_round() {
         let parts = sample();
         let all = launches(&parts, &[Peer::Gloo]);
-        assert!(all.iter().all(|l| l.who.peer.is_none_or(|p| p == Peer::Gloo)));
+        assert!(all.iter().all(|l| l.who.peer().is_none_or(|p| p == Peer::Gloo)));
         let first: Vec<_> = all.iter().take_while(|l| l.part.name == "all_reduce-2").collect();
         assert!(first.iter().all(|l| l.round == 0) && first.iter().any(|l| l.who.name == "gloo"));
         let names: Vec<_> = first.iter().map(|l| l.who.name).collect();
         assert!(["limit", "limit-tcp", "comity", "comity-tcp"].iter().all(|n| names.contains(n)));
         let none = launches(&parts, &[]);
-        assert!(none.iter().all(|l| l.who.peer.is_none()) && !none.is_empty());
+        assert!(none.iter().all(|l| l.who.peer().is_none()) && !none.is_empty());
     }
 
     #[test]

@@ -4,10 +4,9 @@ use super::{
     BenchChoice,
     contender::Contender,
     launch::carry_out,
-    line::Line,
     machine,
     plan::{self, Launch, Part},
-    record::{self, Record},
+    record::{self, Line, Record},
     report,
     setup::{self, Ready, short},
     summary::Summary,
@@ -17,7 +16,10 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use tasks::{child::is_interrupted, place::root};
+use tasks::{
+    child::is_interrupted,
+    place::{make, root},
+};
 
 /// Further rounds for contenders that have cells without an undisturbed launch.
 const MORE: u32 = 2;
@@ -54,7 +56,7 @@ pub fn run(choice: &BenchChoice) -> Result<(), String> {
     let set = if choice.many { " --many" } else { set };
     let command = format!("cargo xtask bench{set}{}", if choice.built.is_some() { " --built" } else { "" });
     let record = Record {
-        date: record::today(),
+        date: record::today()?,
         command,
         machine: machine::describe(),
         versions: setup::versions(&ready, &choice.against),
@@ -107,7 +109,7 @@ impl<'a> Work<'a> {
             }
             folder
         };
-        fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        make(&folder)?;
         Ok(Self {
             ready,
             folder,
@@ -237,7 +239,7 @@ fn write(record: &Record, documents: bool) -> Result<(), String> {
         None => println!("no speed.svg: that needs all_reduce of f32 on 2 ranks over both links"),
     }
     let folder = setup::folder().join("report");
-    fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    make(&folder)?;
     for (name, text) in &texts {
         put(&folder.join(name), text)?;
         println!("wrote {}", short(&folder.join(name)));
@@ -259,7 +261,7 @@ fn write(record: &Record, documents: bool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::tests::line;
+    use crate::record::tests::line;
 
     #[test]
     fn parts_are_chosen_by_name() {

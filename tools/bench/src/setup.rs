@@ -3,11 +3,12 @@
 use super::contender::{CONTENDERS, Contender, Peer};
 use std::{
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
 };
 use tasks::{
     child::Task,
-    place::{built, own, program, root, target},
+    place::{built, make, own, program, root, target},
 };
 
 pub(crate) const PROGRAMS: &str = "tools/bench/programs";
@@ -51,7 +52,7 @@ pub(crate) fn folder() -> PathBuf {
 /// # Errors
 /// Comity itself cannot be built.
 pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
-    fs::create_dir_all(folder()).map_err(|e| format!("cannot make {}: {e}", folder().display()))?;
+    make(&folder())?;
     println!("building the command as released ...");
     Task::cargo().args(["build", "--release", "-p", "comity-cli"]).limit(3600).echo().run()?;
     let mut ready = Ready {
@@ -75,7 +76,7 @@ pub(crate) fn prepare(against: &[Peer]) -> Result<Ready, String> {
         {
             let packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
             let why = format!("{why}; it needs: apt-get install {}", packages.join(" "));
-            ready.lacks(|c| c.peer == Some(peer), &why);
+            ready.lacks(|c| c.peer() == Some(peer), &why);
         }
     }
     for remark in ready.remarks() {
@@ -104,7 +105,7 @@ pub(crate) fn built_before(folder: &Path, against: &[Peer]) -> Result<Ready, Str
         let program_in_c = ready.mpi_program(peer.name());
         if !program_in_c.is_file() || program(&launcher).is_none() {
             let why = format!("it needs {} and {launcher} on the PATH", program_in_c.display());
-            ready.lacks(|c| c.peer == Some(peer), &why);
+            ready.lacks(|c| c.peer() == Some(peer), &why);
         }
     }
     for module in ["comity", "torch", "mlx"] {
@@ -199,24 +200,17 @@ print(content.hexdigest(), *(others.get(name) for name in ('torch', 'mlx', 'nump
 
 /// A number that changes with the content of what is measured.
 pub(crate) fn fingerprint(ready: &Ready) -> Result<String, String> {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let programs = [ready.comity.clone(), source("mpi.c"), source("peers.py")];
-    for file in programs {
-        let bytes = fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-        hash = fnv(hash, &bytes);
+    let mut hash = DefaultHasher::new();
+    for file in [ready.comity.clone(), source("mpi.c"), source("peers.py")] {
+        fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?.hash(&mut hash);
     }
     // Where there is no Python, nothing of it is measured.
-    let package = Task::new(&ready.python).args(["-c", PACKAGE]).run().unwrap_or_default();
-    Ok(format!("{:016x}", fnv(hash, package.as_bytes())))
+    Task::new(&ready.python).args(["-c", PACKAGE]).run().unwrap_or_default().hash(&mut hash);
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 pub(crate) fn source(name: &str) -> PathBuf {
     root().join(PROGRAMS).join(name)
-}
-
-/// FNV-1a.
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// A file's path as one types it at the root of the workspace.
@@ -232,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_left_out_by_name() {
         let mut ready = Ready::default();
-        ready.lacks(|c| c.peer == Some(Peer::Mpich), "not here");
+        ready.lacks(|c| c.peer() == Some(Peer::Mpich), "not here");
         ready.lacks(|c| matches!(c.program, Program::Python("mlx")), "nor this");
         let has = |name| ready.has(Contender::from_name(name).unwrap());
         let remarks =
@@ -257,7 +251,12 @@ mod tests {
 
     #[test]
     fn other_content_has_another_number() {
-        assert_ne!(fnv(1, b"a"), fnv(1, b"b"));
-        assert!(source("mpi.c").is_file() && source("peers.py").is_file());
+        let scratch = tasks::place::Scratch::new("bench-content").unwrap();
+        let ready = Ready { comity: scratch.join("comity"), python: "false".into(), ..Ready::default() };
+        let number = |content: &str| {
+            fs::write(&ready.comity, content).unwrap();
+            fingerprint(&ready).unwrap()
+        };
+        assert!(number("a") != number("b") && number("a") == number("a"));
     }
 }

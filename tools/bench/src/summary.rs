@@ -3,7 +3,7 @@
 use super::{
     cell::{Cell, Element, Operation},
     contender::{CONTENDERS, Contender, Wire},
-    line::{Distance, Line},
+    record::{Distance, Line},
 };
 use std::collections::BTreeMap;
 
@@ -162,7 +162,7 @@ pub(crate) fn median(mut of: Vec<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::tests::line;
+    use crate::record::tests::line;
 
     #[test]
     fn disturbed_and_far_launches_are_dropped_while_others_are_there() {

@@ -5,7 +5,7 @@ use super::{
     crew::Crew,
     fault::{Fault, Lane, Plan},
     lateness::Lateness,
-    net::{self, Slow},
+    net::{self, Way},
     table,
     trial::{self, Outcome},
 };
@@ -18,7 +18,7 @@ use std::{
 };
 use tasks::{
     child::Task,
-    place::{built, root, target},
+    place::{built, make, root, target},
 };
 
 /// The size of `/dev/shm` and `/tmp` in a lane, in bytes.
@@ -46,7 +46,7 @@ pub fn main(args: &[&str]) -> Result<(), String> {
     faults.retain(|f| choice.only.is_empty() || choice.only.contains(f));
     if lane == Lane::Silence {
         net::hosts()?;
-        let slow = net::slow(0, Slow::Both).and_then(|()| net::hasten(0, Slow::Both));
+        let slow = net::slow(0, Way::Both).and_then(|()| net::hasten(0, Way::Both));
         if let Some(why) = slow.err().filter(|_| faults.contains(&Fault::Delay)) {
             let words = format!("{}: {why}", Fault::Delay.name());
             if tasks::in_ci() {
@@ -56,7 +56,7 @@ pub fn main(args: &[&str]) -> Result<(), String> {
             faults.retain(|f| *f != Fault::Delay);
         }
     }
-    let crew = Crew::new(built(choice.folder(), "examples/chaos"), lane == Lane::Silence);
+    let crew = Crew::new(built(choice.profile, "examples/chaos"), lane == Lane::Silence);
     trials(lane, &choice, &faults, crew, rows.as_ref())
 }
 
@@ -136,12 +136,12 @@ fn empty_folders() -> Result<(), String> {
         let own: Vec<PathBuf> = ours().into_iter().filter(|own| own.starts_with(folder)).collect();
         for (i, own) in own.iter().enumerate() {
             let place = aside.join(i.to_string());
-            fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+            make(&place)?;
             mount(&["--rbind", &own.to_string_lossy(), &place.to_string_lossy()])?;
         }
         mount(&["-t", "tmpfs", "-o", &size, "tmpfs", folder])?;
         for (i, own) in own.iter().enumerate() {
-            fs::create_dir_all(own).map_err(|e| format!("{}: {e}", own.display()))?;
+            make(own)?;
             mount(&["--move", &aside.join(i.to_string()).to_string_lossy(), &own.to_string_lossy()])?;
         }
     }

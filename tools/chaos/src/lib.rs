@@ -5,7 +5,6 @@
 //! process, mount and IPC namespaces of its own, so that what it leaves is seen, and goes with it. Jobs of `comity launch` are broken by the tests
 //! of the command, and over ssh by the step `ssh`.
 
-mod blame;
 mod crew;
 mod fault;
 mod held;
@@ -13,9 +12,7 @@ mod lane;
 mod lateness;
 mod net;
 mod processes;
-mod silence;
 mod soak;
-mod strangers;
 mod table;
 mod trial;
 
@@ -34,19 +31,13 @@ use tasks::{
     place::{Scratch, built, own, program},
 };
 
-/// Build of the programs that are broken.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Profile {
-    Debug,
-    Release,
-}
-
 /// Choice of a run, from the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     minutes: f64,
     seed: u64,
-    profile: Profile,
+    /// Build of the programs that are broken: `debug` or `release`, the folder beside what cargo built.
+    profile: &'static str,
     only: Vec<Fault>,
     trial: Option<u64>,
     trials: u64,
@@ -61,7 +52,7 @@ impl Choice {
         Self {
             minutes,
             seed,
-            profile: Profile::Debug,
+            profile: "debug",
             only: Vec::new(),
             trial: None,
             trials: u64::MAX,
@@ -81,18 +72,13 @@ impl Choice {
                 None => ["--only".into(), name.into()],
             });
         }
-        options.extend((self.profile == Profile::Release).then(|| "--release".into()));
+        options.extend(self.flag().split_whitespace().map(str::to_owned));
         options
-    }
-
-    /// The folder of what is broken, beside what cargo built.
-    fn folder(&self) -> &'static str {
-        if self.profile == Profile::Release { "release" } else { "debug" }
     }
 
     /// The flag for it.
     fn flag(&self) -> &'static str {
-        if self.profile == Profile::Release { " --release" } else { "" }
+        if self.profile == "release" { " --release" } else { "" }
     }
 
     /// From the command line.
@@ -104,7 +90,7 @@ impl Choice {
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
             if arg == "--release" {
-                choice.profile = Profile::Release;
+                choice.profile = "release";
                 continue;
             }
             let value =
@@ -167,8 +153,9 @@ pub fn run(choice: &Choice) -> Result<String, String> {
     if let Some(why) = unable() {
         return Err(why);
     }
-    build(choice.profile)?;
-    let profile = choice.folder();
+    let profile = choice.profile;
+    let parts = ["build", "--workspace", "--bin", "comity", "--example", "chaos"];
+    Task::cargo().args(parts).args(choice.flag().split_whitespace()).limit(1800).run()?;
     if let Some(minutes) = choice.soak {
         return soak::run(profile, minutes, choice.detection);
     }
@@ -229,15 +216,6 @@ fn judge(choice: &Choice, running: Vec<(Running, PathBuf)>) -> Result<String, St
     }
 }
 
-fn build(profile: Profile) -> Result<(), String> {
-    let parts = ["--workspace", "--bin", "comity", "--example", "chaos"];
-    let cargo = || Task::cargo().args(["build"]).args(parts).limit(1800);
-    match profile {
-        Profile::Debug => cargo().run().map(drop),
-        Profile::Release => cargo().args(["--release"]).run().map(drop),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,7 +225,7 @@ mod tests {
         let choice = Choice::parse(&["--minutes", "0.5", "--seed", "3", "--only", "blip"]).unwrap();
         assert_eq!((choice.minutes, choice.seed, &choice.only[..]), (0.5, 3, &[Fault::Blip][..]));
         let choice = Choice::parse(&["--trial", "kill-idle:77", "--release"]).unwrap();
-        assert_eq!((choice.trial, choice.profile, choice.only.len()), (Some(77), Profile::Release, 1));
+        assert_eq!((choice.trial, choice.profile, choice.only.len()), (Some(77), "release", 1));
         for wanted in
             [choice, Choice { only: vec![Fault::CutIn, Fault::Blip], trials: 4, ..Choice::minutes(0.5) }]
         {

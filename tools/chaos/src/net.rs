@@ -7,23 +7,21 @@
 //! ```
 
 use rustix::process::Pid;
-use std::fs;
+use scope::Rng;
+use std::{
+    fs,
+    io::Write,
+    net::{Shutdown, SocketAddr, TcpStream},
+    time::Duration,
+};
 use tasks::child::Task;
 pub(super) use tasks::netns::ip;
 
 pub(super) const HOSTS: usize = 4;
 
-/// Direction in which a host is cut off.
+/// Direction in which packets of a host vanish, or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
-    Both,
-    Outward,
-    Inward,
-}
-
-/// Direction in which packets of a host wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slow {
+pub(super) enum Way {
     Both,
     Outward,
     Inward,
@@ -52,19 +50,19 @@ pub(super) fn hosts() -> Result<(), String> {
 }
 
 /// Packets of a host vanish: no cable is seen to be out, nothing is refused.
-pub(super) fn cut(host: usize, how: Cut) -> Result<(), String> {
+pub(super) fn cut(host: usize, how: Way) -> Result<(), String> {
     pass(host, how, "nomaster", "add blackhole")
 }
 
-pub(super) fn mend(host: usize, how: Cut) -> Result<(), String> {
+pub(super) fn mend(host: usize, how: Way) -> Result<(), String> {
     pass(host, how, "master switch", "del blackhole")
 }
 
-fn pass(host: usize, how: Cut, cable: &str, route: &str) -> Result<(), String> {
+fn pass(host: usize, how: Way, cable: &str, route: &str) -> Result<(), String> {
     match how {
-        Cut::Both => ip(&format!("link set c{host} {cable}")),
-        Cut::Outward => halves(|half| ip(&format!("-n h{host} route {route} {half}"))),
-        Cut::Inward => (0..HOSTS)
+        Way::Both => ip(&format!("link set c{host} {cable}")),
+        Way::Outward => halves(|half| ip(&format!("-n h{host} route {route} {half}"))),
+        Way::Inward => (0..HOSTS)
             .filter(|h| *h != host)
             .try_for_each(|other| ip(&format!("-n h{other} route {route} {}/32", address(host)))),
     }
@@ -81,20 +79,20 @@ pub(super) fn find(from: usize, to: usize) -> Result<(), String> {
 }
 
 /// Packets of a host wait.
-pub(super) fn slow(host: usize, how: Slow) -> Result<(), String> {
+pub(super) fn slow(host: usize, how: Way) -> Result<(), String> {
     queues(host, how, "add", BUCKET)
 }
 
-pub(super) fn hasten(host: usize, how: Slow) -> Result<(), String> {
+pub(super) fn hasten(host: usize, how: Way) -> Result<(), String> {
     queues(host, how, "del", "")
 }
 
 /// At the end of its cable that sends.
-fn queues(host: usize, how: Slow, what: &str, queue: &str) -> Result<(), String> {
-    if how != Slow::Inward {
+fn queues(host: usize, how: Way, what: &str, queue: &str) -> Result<(), String> {
+    if how != Way::Inward {
         tc(&format!("-n h{host} qdisc {what} dev cable root {queue}"))?;
     }
-    if how != Slow::Outward {
+    if how != Way::Outward {
         tc(&format!("qdisc {what} dev c{host} root {queue}"))?;
     }
     Ok(())
@@ -153,6 +151,66 @@ fn names(table: &str) -> Vec<String> {
         (flags & ACCEPTS > 0).then(|| name.to_owned())
     };
     table.lines().skip(1).filter_map(name).collect()
+}
+
+/// Connections of those who do not belong to a job: they say nothing, nonsense, or half of something. Dropping it ends all.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    random: Rng,
+    connected: Vec<TcpStream>,
+}
+
+impl Strangers {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { random: Rng::new(seed), connected: Vec::new() }
+    }
+
+    /// So many connect to what listens, by TCP and by name.
+    pub(super) fn visit(&mut self, listeners: &Listeners, count: usize) {
+        for _ in 0..count {
+            if let Some(port) = some(&mut self.random, &listeners.ports) {
+                let at = SocketAddr::from(([127, 0, 0, 1], *port));
+                if let Ok(stream) = TcpStream::connect_timeout(&at, Duration::from_millis(200)) {
+                    self.bother(&stream, |s, how| s.shutdown(how));
+                    self.connected.push(stream);
+                }
+            }
+            #[cfg(target_os = "linux")]
+            if let Some(name) = some(&mut self.random, &listeners.names) {
+                use std::os::{
+                    linux::net::SocketAddrExt,
+                    unix::net::{SocketAddr, UnixStream},
+                };
+                let stream = SocketAddr::from_abstract_name(name).and_then(|a| UnixStream::connect_addr(&a));
+                if let Ok(stream) = stream {
+                    self.bother(&stream, |s, how| s.shutdown(how));
+                }
+            }
+        }
+    }
+
+    fn bother<S>(&mut self, mut stream: &S, end: impl Fn(&S, Shutdown) -> std::io::Result<()>)
+    where
+        for<'a> &'a S: Write,
+    {
+        let length = self.random.below(300);
+        let noise: Vec<u8> = (0..length).map(|_| self.random.below(256) as u8).collect();
+        let words: &[u8] = match self.random.below(4) {
+            0 => b"",
+            1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            _ => &noise,
+        };
+        // Whoever hangs up on us is right.
+        let _ = stream.write_all(words);
+        if self.random.below(3) == 0 {
+            let _ = end(stream, Shutdown::Write);
+        }
+    }
+}
+
+/// Random element, if there is any.
+fn some<'a, T>(random: &mut Rng, all: &'a [T]) -> Option<&'a T> {
+    (!all.is_empty()).then(|| random.pick(all))
 }
 
 #[cfg(test)]

@@ -34,6 +34,45 @@ impl Said {
     pub(super) fn field(&self, i: usize) -> &str {
         self.fields.get(i).map_or("", String::as_str)
     }
+
+    /// Return whether a rank got an error of its call, or of its join.
+    pub(super) fn is_error(&self) -> bool {
+        self.field(0) != "ok"
+    }
+
+    /// The ranks that an error holds to blame, by its fields for programs.
+    pub(super) fn blamed(&self) -> Vec<usize> {
+        self.field(1).split(',').filter_map(|rank| rank.parse().ok()).collect()
+    }
+
+    /// Return whether this rank is among them.
+    pub(super) fn names(&self, rank: usize) -> bool {
+        self.blamed().contains(&rank)
+    }
+
+    /// Return whether an error says that ranks were never seen.
+    pub(super) fn is_missing(&self) -> bool {
+        self.joins("missing")
+    }
+
+    /// Return whether an error says that the store of rank 0 ended before all had met.
+    pub(super) fn lost_store(&self) -> bool {
+        self.joins("ended") && self.names(0) && self.field(4) != "-"
+    }
+
+    fn joins(&self, cause: &str) -> bool {
+        self.field(0) == "join" && self.field(3) == cause
+    }
+
+    /// Rank that saw another go, if not the one that reports it.
+    pub(super) fn seen_by(&self) -> Option<usize> {
+        self.field(5).parse().ok()
+    }
+
+    /// Milliseconds from `since` until it was said.
+    pub(super) fn took(&self, since: u64) -> f64 {
+        (self.at as f64 - since as f64) / 1e6
+    }
 }
 
 /// A process that was started.
@@ -167,5 +206,23 @@ mod tests {
         assert_eq!((said.by, said.rank, said.at, said.event.as_str()), (4, 2, 77, "out"));
         assert_eq!((said.field(1), said.field(2), said.field(9)), ("1", "rank 1 died", ""));
         assert!(parse(0, "thread panicked").is_none() && parse(0, "@chaos\tout\tx\t1").is_none());
+    }
+
+    fn out(fields: [&str; 6]) -> Said {
+        Said { by: 0, event: "out".into(), rank: 0, at: 0, fields: fields.map(str::to_owned).into() }
+    }
+
+    #[test]
+    fn whom_an_error_names() {
+        let lost = out(["lost", "12", "rank 1 (host m, pid 7) gave up: rank 12 died", "-", "-", "3"]);
+        assert!(lost.names(12) && !lost.names(1) && !lost.names(2) && lost.seen_by() == Some(3));
+        let nobody = out(["os", "-", "no memory", "-", "-", "-"]);
+        assert!(nobody.blamed().is_empty() && nobody.seen_by().is_none() && !nobody.is_missing());
+        let late = out(["join", "1,3", "only 2 of 4 ranks joined", "missing", "-", "-"]);
+        assert!(late.is_missing() && late.names(1) && late.names(3) && !late.names(0));
+        let ended = out(["join", "1", "rank 1 ended before all ranks had joined", "ended", "-", "-"]);
+        assert!(ended.names(1) && !ended.is_missing() && !ended.lost_store());
+        let store = out(["join", "0", "rank 2 lost rank 0's store", "ended", "127.0.0.1:9", "-"]);
+        assert!(store.lost_store() && !store.is_missing());
     }
 }

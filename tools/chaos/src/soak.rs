@@ -4,7 +4,8 @@
 //! at 0.5 s has the beats of ten at 5 s. The longest silence is printed, to be compared with the limit, and what
 //! the ranks hold after half a minute and at the end, to be compared with each other.
 
-use super::Held;
+use super::{Held, processes::signal};
+use rustix::process::{Pid, Signal};
 use std::{
     fs, thread,
     time::{Duration, Instant},
@@ -45,9 +46,9 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
             let now = words(&found);
             if let (Some(pid), Some(blip)) = (found.get(blips * 5 % found.len().max(1)), blip) {
                 blips += 1;
-                signal(*pid, "STOP")?;
+                signal(*pid, Signal::STOP);
                 thread::sleep(blip);
-                signal(*pid, "CONT")?;
+                signal(*pid, Signal::CONT);
             }
             println!(
                 "{:.0} s, {} ranks run, {blips} stops, they hold {now}",
@@ -79,8 +80,8 @@ pub(super) fn run(profile: &str, minutes: f64, limit: f64) -> Result<String, Str
 }
 
 /// Resources that all ranks together hold.
-fn words(processes: &[u32]) -> String {
-    let all: Vec<Held> = processes.iter().map(|pid| Held::by(*pid)).collect();
+fn words(processes: &[Pid]) -> String {
+    let all: Vec<Held> = processes.iter().map(|pid| Held::by(pid.as_raw_pid().cast_unsigned())).collect();
     let sum = |of: fn(&Held) -> usize| all.iter().map(of).sum::<usize>();
     format!(
         "{} MiB, {} descriptors, {} threads",
@@ -90,16 +91,12 @@ fn words(processes: &[u32]) -> String {
     )
 }
 
-fn signal(pid: u32, name: &str) -> Result<(), String> {
-    Task::new("kill").args([&format!("-{name}"), &pid.to_string()]).run().map(drop)
-}
-
 /// The ranks of this soak, by their arguments: those of one on another target folder look the same, but not their program.
-fn processes(mark: &str) -> Vec<u32> {
+fn processes(mark: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let ours = |pid: &u32| {
-        let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let numbers = entries.filter_map(|e| Pid::from_raw(e.file_name().to_str()?.parse().ok()?));
+    let ours = |pid: &Pid| {
+        let args = fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
         let args: Vec<&[u8]> = args.split(|b| *b == 0).collect();
         args.get(1) == Some(&&b"soak"[..]) && args.get(2) == Some(&mark.as_bytes())
     };

@@ -56,21 +56,13 @@ pub(crate) struct Row {
     pub(crate) outcome: Result<Artefact, String>,
 }
 
-impl Row {
-    /// Size in bytes of the file, or why it is none of a release.
-    pub(crate) fn size(&self) -> Result<u64, String> {
-        let artefact = self.outcome.as_ref().map_err(Clone::clone)?;
-        size(&artefact.file)
-    }
-}
-
 /// Size of a file in bytes.
 pub(crate) fn size(file: &Path) -> Result<u64, String> {
     fs::metadata(file).map(|m| m.len()).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// Hold a size to the limit of its kind.
-pub(crate) fn hold(kind: Kind, bytes: u64) -> Result<u64, String> {
+pub(crate) fn hold(kind: Kind, bytes: u64) -> Result<(), String> {
     let limit = match kind {
         Kind::Wheel => WHEEL,
         Kind::Command => COMMAND,
@@ -79,7 +71,7 @@ pub(crate) fn hold(kind: Kind, bytes: u64) -> Result<u64, String> {
     if bytes > limit {
         return Err(format!("the {kind} has {} MB, more than {} MB", megabytes(bytes), megabytes(limit)));
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn megabytes(bytes: u64) -> String {
@@ -96,7 +88,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let _ = match &row.outcome {
             Ok(a) => {
                 let file = a.file.file_name().unwrap_or_default().display();
-                let mb = row.size().map_or_else(|e| e, megabytes);
+                let mb = size(&a.file).map_or_else(|e| e, megabytes);
                 let inner = a.inner.map_or_else(|| "-".into(), megabytes);
                 let state = if a.ran { "run" } else { "built" };
                 writeln!(text, "| {target} | {kind} | `{file}` | {mb} | {inner} | {state} | {} |", a.checks)
@@ -132,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_refused() {
-        assert_eq!(hold(Kind::Command, 8_000_000), Ok(8_000_000));
+        assert_eq!(hold(Kind::Command, 8_000_000), Ok(()));
         let e = hold(Kind::Wheel, 5_010_000).unwrap_err();
         assert_eq!(e, "the wheel has 5.01 MB, more than 5.00 MB");
     }

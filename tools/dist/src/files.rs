@@ -1,13 +1,13 @@
 //! Small files of a release: checksums, the installer, and the recipes of package managers.
 
-use crate::{command::VERSION, kit::Kit, target::Target};
+use crate::{archive::VERSION, kit::Kit, target::Target};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 use tasks::{
     child::Task,
-    place::{Scratch, program},
+    place::{self, Scratch, program},
 };
 
 /// File with the checksums of all others.
@@ -30,7 +30,7 @@ pub(crate) fn write(out: &Path, url: &str) -> Result<Vec<String>, String> {
         let file = out.join(name);
         match fill(template, url.trim_end_matches('/'), &sums) {
             Ok(text) => {
-                fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+                place::write(&file, text)?;
                 written.push(name.into());
             }
             // A file of an earlier run would have checksums of other archives.
@@ -70,7 +70,7 @@ fn sums(out: &Path) -> Result<Vec<(String, String)>, String> {
         None => Task::new("shasum").args(["-a", "256"]),
     };
     let text = task.folder(out).args(&names).run()?;
-    fs::write(out.join(SUMS), &text).map_err(|e| format!("cannot write {SUMS}: {e}"))?;
+    place::write(out.join(SUMS), &text)?;
     Ok(text.lines().filter_map(|l| l.split_once("  ")).map(|(s, n)| (s.into(), n.into())).collect())
 }
 
@@ -109,18 +109,18 @@ pub(crate) fn try_out(out: &Path, target: &Target) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command;
+    use crate::archive;
 
     /// A folder with an archive for this machine, whose command is a script that ends with this code.
     fn released(scratch: &Scratch, code: u8) -> PathBuf {
         let name = format!("comity-{VERSION}-{}", Target::own().unwrap().triple);
         let program = scratch.join(&name).join("bin/comity");
-        command::write(&program, &format!("#!/bin/sh\necho comity {VERSION}\nexit {code}\n")).unwrap();
+        archive::write(&program, &format!("#!/bin/sh\necho comity {VERSION}\nexit {code}\n")).unwrap();
         Task::new("chmod").args(["755"]).args([&program]).run().unwrap();
-        command::write(&scratch.join(&name).join("share/man/man1/comity.1"), "a page").unwrap();
+        archive::write(&scratch.join(&name).join("share/man/man1/comity.1"), "a page").unwrap();
         let out = scratch.join("out");
         fs::create_dir(&out).unwrap();
-        command::pack(&scratch.join(""), &name, &out).unwrap();
+        archive::pack(&scratch.join(""), &name, &out).unwrap();
         assert_eq!(write(&out, &format!("file://{}", out.display())).unwrap(), ["install.sh"]);
         out
     }
@@ -157,7 +157,7 @@ mod tests {
     fn a_command_that_cannot_be_written_or_run_takes_no_place() {
         let scratch = Scratch::new("install-broken").unwrap();
         let old = scratch.join("prefix/bin/comity");
-        command::write(&old, "old").unwrap();
+        archive::write(&old, "old").unwrap();
         let e = install(&released(&scratch, 3), &scratch.join("prefix")).unwrap_err();
         assert!(e.contains("was not installed") && e.contains("does not run on this machine"), "{e}");
         assert_eq!(fs::read_to_string(&old).unwrap(), "old");

@@ -8,7 +8,7 @@ use std::{
 use steps::LibraryKit;
 use tasks::{
     child::Task,
-    place::{program, root, target},
+    place::{program, read, root, target, write},
 };
 
 const REQUIREMENTS: &str = "tools/dist/requirements.txt";
@@ -84,8 +84,7 @@ impl Kit {
 
 /// Install into a Python environment what the file lists, unless the stamp says that it is there.
 pub(crate) fn environment(venv: &Path, stamp: &Path, requirements: &str) -> Result<(), String> {
-    let wanted = root().join(requirements);
-    let wanted = fs::read_to_string(&wanted).map_err(|e| format!("cannot read {}: {e}", wanted.display()))?;
+    let wanted = read(requirements)?;
     if fs::read_to_string(stamp).ok().as_ref() == Some(&wanted) {
         return Ok(());
     }
@@ -94,7 +93,7 @@ pub(crate) fn environment(venv: &Path, stamp: &Path, requirements: &str) -> Resu
     Task::new(python).args(["-m", "venv", "--clear"]).args([venv]).limit(600).run()?;
     let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", requirements];
     Task::new(venv.join("bin/python")).args(pip).limit(900).run()?;
-    fs::write(stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))
+    write(stamp, &wanted)
 }
 
 /// Install Rust's own library for this target where rustup can.

@@ -2,19 +2,16 @@
 //!
 //! ```text
 //!   kit ── wheel    maturin and zig build extension, command and libcomity; auditwheel, twine, abi3audit; installed where there is no Rust
-//!       ── command  program, pages for man, completions
-//!       ── library  libcomity, header, pkg-config, CMake
+//!       ── archive  program, pages for man, completions; libcomity, header, pkg-config, CMake; the book
 //!       ── files    SHA256SUMS, install.sh, Homebrew's formula, conda's recipe
 //! ```
 
+mod archive;
 mod artefact;
-mod book;
 mod choice;
-mod command;
 mod crates;
 mod files;
 mod kit;
-mod library;
 mod sizes;
 mod target;
 mod wheel;
@@ -31,7 +28,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use target::Target;
-use tasks::place::target as folder;
+use tasks::place::{self, target as folder};
 
 /// Table of what was made, beside it.
 const TABLE: &str = "artefacts.md";
@@ -44,7 +41,7 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
     match &choice.work {
         Work::Make => {}
         Work::Gather => return gather(choice),
-        Work::Book => return book::archive(&folder_of(choice)?),
+        Work::Book => return archive::book(&folder_of(choice)?),
         Work::Crates => return crates::package(),
         Work::Oldest => return crates::compile_with_oldest(),
         Work::Sizes(file) => {
@@ -72,7 +69,7 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
         files::try_out(&out, own)?;
     }
     let text = table(&rows);
-    fs::write(out.join(TABLE), &text).map_err(|e| format!("cannot write {TABLE}: {e}"))?;
+    place::write(out.join(TABLE), &text)?;
     println!("\n{text}\nbeside them in {}: {written}", out.display());
     let failed: Vec<String> = rows.iter().filter_map(failure).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
@@ -81,7 +78,7 @@ pub fn run(choice: &DistChoice) -> Result<(), String> {
 /// Folder for the files.
 fn folder_of(choice: &DistChoice) -> Result<PathBuf, String> {
     let out = choice.out.clone().unwrap_or_else(|| folder().join("dist-out"));
-    fs::create_dir_all(&out).map_err(|e| format!("cannot make {}: {e}", out.display()))?;
+    place::make(&out)?;
     fs::canonicalize(&out).map_err(|e| format!("{}: {e}", out.display()))
 }
 
@@ -112,8 +109,8 @@ fn make(kit: &Kit, target: &'static Target, out: &Path) -> Vec<Row> {
     Kind::ALL
         .map(|kind| match kind {
             Kind::Wheel => row(kind, wheel.clone().and_then(|file| wheel::check(kit, target, file))),
-            Kind::Command => row(kind, built.clone().and_then(|()| command::archive(target, out))),
-            Kind::Library => row(kind, built.clone().and_then(|()| library::archive(kit, target, out))),
+            Kind::Command => row(kind, built.clone().and_then(|()| archive::command(target, out))),
+            Kind::Library => row(kind, built.clone().and_then(|()| archive::library(kit, target, out))),
         })
         .into()
 }

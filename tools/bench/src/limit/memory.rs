@@ -1,9 +1,11 @@
 //! Operations between threads whose buffers all can see.
 //!
 //! Each call begins and ends with a meeting: nobody reads what is not there yet, nobody goes on while another still reads. Calls of
-//! up to a kibibyte meet once: what so little needs travels with the flags.
+//! up to a kibibyte meet once: what so little needs travels with the flags. Additions are in the widest vectors that the processor has,
+//! for the compiler that built this knows only what every processor can.
+#![allow(unsafe_code, reason = "vector instructions")]
 
-use super::{Step, kernels};
+use super::Step;
 use crate::cell::Operation;
 
 /// So many bytes travel with the flags.
@@ -97,7 +99,7 @@ fn sum_to_all(mut share: Vec<&mut [f32]>, small: bool) -> Step<'_> {
             let end = (at + BLOCK).min(len);
             let sum = &mut sum[..end - at];
             sum.copy_from_slice(&share[0][at..end]);
-            share[1..].iter().for_each(|s| kernels::add(sum, &s[at..end]));
+            share[1..].iter().for_each(|s| add(sum, &s[at..end]));
             share.iter_mut().for_each(|s| s[at..end].copy_from_slice(sum));
         }
         if !small {
@@ -119,7 +121,7 @@ fn reduce_part(me: usize, from: &[Vec<f32>], to: &mut [f32]) {
         let end = (begin + BLOCK).min(part);
         let to = &mut to[begin..end];
         to.copy_from_slice(&from[0][at + begin..at + end]);
-        from[1..].iter().for_each(|f| kernels::add(to, &f[at + begin..at + end]));
+        from[1..].iter().for_each(|f| add(to, &f[at + begin..at + end]));
     }
 }
 
@@ -167,6 +169,28 @@ fn ping_pong<'a>(me: usize, from: &'a [Vec<f32>], to: &'a mut [f32]) -> Step<'a>
     })
 }
 
+/// Adds `from` to `to`, element by element.
+fn add(to: &mut [f32], from: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the line above asked whether the processor has these instructions.
+        return unsafe { wide(to, from) };
+    }
+    plain(to, from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::missing_safety_doc, reason = "it is not unsafe, but needs a feature")]
+#[target_feature(enable = "avx2")]
+fn wide(to: &mut [f32], from: &[f32]) {
+    plain(to, from);
+}
+
+#[inline(always)]
+fn plain(to: &mut [f32], from: &[f32]) {
+    to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +207,12 @@ mod tests {
         let mut to = [0.0];
         reduce_part(1, &from, &mut to);
         assert_eq!(to, [6.0]);
+    }
+
+    #[test]
+    fn it_adds() {
+        let mut to = [1.0; 19];
+        add(&mut to, &[2.0; 19]);
+        assert_eq!(to, [3.0; 19]);
     }
 }

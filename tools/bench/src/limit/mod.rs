@@ -3,13 +3,11 @@
 //! ```text
 //!   memory.rs   buffers that all threads see: each byte is read and written as often as the operation needs, and no more
 //!   sockets.rs  bare TCP over loopback: each thread sends and receives what the best known algorithm does
-//!   kernels.rs  the additions
 //! ```
 //!
 //! It writes the same lines as `comity bench --raw`, so that it takes turns with the libraries like one of them. A rank is a thread
 //! here: memory is shared alike, and nothing has to be mapped. Where there are more threads than cores they yield.
 
-mod kernels;
 mod memory;
 mod sockets;
 

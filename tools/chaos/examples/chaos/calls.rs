@@ -1,5 +1,5 @@
 //! The same random calls on every rank, with results that are checked.
-use crate::words::Words;
+use crate::Words;
 use comity::{Group, ReduceOp, Result};
 use scope::Rng;
 use std::{thread, time::Duration};

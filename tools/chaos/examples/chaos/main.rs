@@ -3,17 +3,20 @@
 //! `chaos crew` joins the jobs that it reads from its input, one after the other; `chaos soak SECONDS` is a rank of
 //! `comity launch`. What it says is one line an event: `@chaos`, the event, the rank, the time, and more, between tabs.
 mod calls;
-mod words;
 
 use calls::Calls;
-use comity::{Config, Detection, ErrorKind, Group, Key, LinkKind};
+use comity::{Config, Detection, Error, ErrorKind, Group, Key, LinkKind};
 use std::{
-    io::BufRead,
-    sync::mpsc::{Receiver, channel},
+    fmt::Display,
+    fs,
+    io::{BufRead, Write},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, channel},
+    },
     thread,
     time::{Duration, Instant},
 };
-use words::Words;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -179,4 +182,78 @@ fn play(role: &str, seed: u64, group: Group, words: &Words, lines: &Receiver<Str
     }
     drop(group);
     words.say("closed", &[&begun.elapsed().as_millis()]);
+}
+
+/// More threads than ever after a job, for so long, are threads that were left.
+const SETTLED: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct Words {
+    rank: usize,
+}
+
+impl Words {
+    fn new(rank: usize) -> Self {
+        Self { rank }
+    }
+
+    fn say(&self, event: &str, more: &[&dyn Display]) {
+        let mut line = format!("@chaos\t{event}\t{}\t{}", self.rank, chaos::monotonic());
+        for field in more {
+            line += "\t";
+            line += &field.to_string().replace(['\n', '\t'], " ");
+        }
+        line += "\n";
+        // Whoever listened may be gone.
+        let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    }
+
+    /// A call or a join that failed: the error's kind, whom it blames, its words, and what only some errors have: why ranks did not
+    /// come together, the address that was tried, and who saw a rank go.
+    fn failed(&self, event: &str, e: &Error) {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let ranks: Vec<String> = e.ranks().iter().map(usize::to_string).collect();
+        let who = or_none((!ranks.is_empty()).then(|| ranks.join(",")));
+        let (cause, address) = match e.root().kind() {
+            ErrorKind::Join(why) => (Some(why.cause.name().to_owned()), why.address.clone()),
+            _ => (None, None),
+        };
+        let seen_by = match e.root().kind() {
+            ErrorKind::PeerLost { seen_by, .. } => seen_by.map(|r| r.to_string()),
+            _ => None,
+        };
+        self.say(event, &[&kind(e.root()), &who, e, &or_none(cause), &or_none(address), &or_none(seen_by)]);
+    }
+
+    /// Report the resources that this process still holds: descriptors, threads, shared memory of groups.
+    fn left(&self) {
+        let count = |what: &str| fs::read_dir(format!("/proc/self/{what}")).map_or(0, Iterator::count);
+        // A thread that was joined is listed until the system has put it away.
+        static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+        let until = Instant::now() + SETTLED;
+        let mut threads = count("task");
+        while threads > LEAST.load(Ordering::Relaxed) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+            threads = count("task");
+        }
+        LEAST.fetch_min(threads, Ordering::Relaxed);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let maps = maps.lines().filter(|l| l.contains("memfd:comity")).count();
+        self.say("left", &[&count("fd"), &threads, &maps]);
+    }
+}
+
+fn kind(e: &Error) -> &'static str {
+    match e.kind() {
+        ErrorKind::PeerLost { .. } => "lost",
+        ErrorKind::Mismatch { .. } => "mismatch",
+        ErrorKind::Aborted { .. } => "aborted",
+        ErrorKind::Timeout { .. } => "timeout",
+        ErrorKind::Join(_) => "join",
+        ErrorKind::Config(_) => "config",
+        ErrorKind::Unavailable { .. } => "unavailable",
+        ErrorKind::Os { .. } => "os",
+        ErrorKind::Closed => "closed",
+        _ => "other",
+    }
 }

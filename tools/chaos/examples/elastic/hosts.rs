@@ -51,13 +51,13 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
     let hosts = Hosts::new()?;
     hosts.enter()?;
     let choice = Choice { ranks: FIRST, ..choice.clone() };
-    let mut job = Job::start_at(STORE, &choice, Work::Sums, None)?;
+    let mut job = Job::start(STORE, &choice, Work::Sums, None)?;
     let first = job.pids();
     job.sums(&first, FIRST)?;
     let b = &hosts.second();
     let mut joiners = Vec::new();
     for size in [3, 4] {
-        joiners.push(job.join_from(b)?);
+        joiners.push(job.join(Some(b))?);
         job.sums(&job.pids(), size)?;
     }
     let cut = Instant::now();
@@ -68,7 +68,7 @@ pub(super) fn run(choice: &Choice) -> Result<(), String> {
         cut.elapsed().as_secs_f64()
     );
     hosts.lose(false)?;
-    let joiners = (0..3).map(|_| job.join_from(b)).collect::<Result<Vec<_>, _>>()?;
+    let joiners = (0..3).map(|_| job.join(Some(b))).collect::<Result<Vec<_>, _>>()?;
     job.sums(&job.pids(), 5)?;
     let cut = Instant::now();
     hosts.0.ip("a", "link set cable down")?;

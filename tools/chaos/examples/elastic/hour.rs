@@ -4,8 +4,7 @@
 use super::{
     Choice,
     job::{Job, LONG},
-    line::Line,
-    rank::{LEFT_OUT, Work},
+    rank::{LEFT_OUT, Line, Work},
 };
 use chaos::Held;
 use rustix::{
@@ -16,6 +15,7 @@ use scope::Rng;
 use std::{
     collections::BTreeMap,
     fs,
+    net::Ipv4Addr,
     os::fd::{OwnedFd, RawFd},
     time::{Duration, Instant},
 };
@@ -66,7 +66,7 @@ struct Chaos {
 }
 
 pub(super) fn run(choice: &Choice) -> Result<(), String> {
-    let job = Job::start(choice, Work::Training)?;
+    let job = Job::start(Ipv4Addr::LOCALHOST, choice, Work::Training, None)?;
     let mut chaos = Chaos {
         job,
         choice: choice.clone(),
@@ -199,7 +199,7 @@ impl Chaos {
             }
             Fault::Join => {
                 // One more than there are places; then one of the others leaves.
-                self.job.join()?;
+                self.job.join(None)?;
                 let pause = Duration::from_millis(self.random.below(500) as u64);
                 self.listen(pause)?;
                 self.kill(pair()?.1);
@@ -276,7 +276,7 @@ impl Chaos {
                 }
                 self.doomed.retain(|p| *p != pid);
                 if self.job.pids().len() < self.choice.ranks {
-                    self.job.join()?;
+                    self.job.join(None)?;
                 }
                 Ok(())
             }

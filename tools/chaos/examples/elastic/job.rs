@@ -2,8 +2,7 @@
 
 use super::{
     Choice,
-    line::Line,
-    rank::{LEFT_OUT, Work, key},
+    rank::{LEFT_OUT, Line, Work, key},
 };
 use comity::tools::Store;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,13 +34,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Start the first ranks, and wait until they have added up.
-    pub(super) fn start(choice: &Choice, work: Work) -> Result<Self, String> {
-        Self::start_at(Ipv4Addr::LOCALHOST, choice, work, None)
-    }
-
-    /// The same, with the store at an address of this host, and every second process in another namespace, if there is one.
-    pub(super) fn start_at(
+    /// Start a store at an address of this host and the first ranks, every second process in another namespace, if there is one.
+    pub(super) fn start(
         at: Ipv4Addr,
         choice: &Choice,
         work: Work,
@@ -59,14 +53,9 @@ impl Job {
         Ok(job)
     }
 
-    /// Start a joiner.
-    pub(super) fn join(&mut self) -> Result<u32, String> {
-        self.add("join", None)
-    }
-
-    /// Start a joiner in a network namespace.
-    pub(super) fn join_from(&mut self, host: &str) -> Result<u32, String> {
-        self.add("join", Some(host))
+    /// Start a joiner, in a network namespace if one is given.
+    pub(super) fn join(&mut self, host: Option<&str>) -> Result<u32, String> {
+        self.add("join", host)
     }
 
     fn add(&mut self, place: &str, host: Option<&str>) -> Result<u32, String> {

@@ -16,7 +16,6 @@
 mod hosts;
 mod hour;
 mod job;
-mod line;
 mod rank;
 mod times;
 

@@ -4,12 +4,12 @@ use super::{
     Choice,
     hosts::{Hosts, STORE},
     job::{Job, LONG},
-    line::Line,
-    rank::Work,
+    rank::{Line, Work},
 };
 use rustix::process::Signal;
 use std::{
     collections::BTreeMap,
+    net::Ipv4Addr,
     thread,
     time::{Duration, Instant},
 };
@@ -48,13 +48,9 @@ fn last(sums: &BTreeMap<u32, Line>, number: usize) -> u64 {
 /// Kill ranks, or stop them for good, one after the other; each time a joiner comes in the place.
 pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
     let hosts = if choice.two_hosts { Some(Hosts::new()?) } else { None };
-    let mut job = match &hosts {
-        None => Job::start(choice, Work::Sums)?,
-        Some(hosts) => {
-            hosts.enter()?;
-            Job::start_at(STORE, choice, Work::Sums, Some(hosts.second()))?
-        }
-    };
+    hosts.as_ref().map_or(Ok(()), Hosts::enter)?;
+    let at = if choice.two_hosts { STORE } else { Ipv4Addr::LOCALHOST };
+    let mut job = Job::start(at, choice, Work::Sums, hosts.as_ref().map(Hosts::second))?;
     let mut ranks = job.sums(&job.pids(), choice.ranks)?;
     let mut times = Times::default();
     for trial in 0..choice.trials {
@@ -72,7 +68,7 @@ pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
         times.add("its first sum", last(&sums, 2).saturating_sub(last(&sums, 1)));
         job.signal(dead, Signal::KILL);
         job.reap(dead)?;
-        let joiner = job.join()?;
+        let joiner = job.join(None)?;
         ranks = job.sums(&job.pids(), choice.ranks)?;
         let connect = ranks.get(&joiner).and_then(|l| l.numbers.first()).copied().unwrap_or(0);
         times.add("a joiner, from its connect to its first sum", ranks[&joiner].numbers[2] - connect);
@@ -86,7 +82,7 @@ pub(super) fn kill(choice: &Choice, only_stop: bool) -> Result<(), String> {
 
 /// Form a healthy group again.
 pub(super) fn healthy(choice: &Choice) -> Result<(), String> {
-    let mut job = Job::start(choice, Work::Healthy(choice.trials))?;
+    let mut job = Job::start(Ipv4Addr::LOCALHOST, choice, Work::Healthy(choice.trials), None)?;
     let mut lines: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
     for _ in 0..choice.trials * choice.ranks {
         let until = Instant::now() + LONG;

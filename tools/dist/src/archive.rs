@@ -1,7 +1,9 @@
-//! Archive of the command, laid out as the folder that it is installed into: program, pages for `man`, completions.
+//! Archives of a release: the command, laid out as the folder that it is installed into (program, pages for `man`, completions);
+//! libcomity with its header and what pkg-config, CMake and Swift need; and the book.
 
 use crate::{
     artefact::{Artefact, Kind, hold, size},
+    kit::{Kit, environment},
     target::Target,
 };
 use std::{
@@ -10,7 +12,7 @@ use std::{
 };
 use tasks::{
     child::Task,
-    place::{Scratch, built, root},
+    place::{self, Scratch, built, make, root},
 };
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -20,9 +22,11 @@ pub(crate) const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "share/zsh/site-functions/_comity"),
     ("fish", "share/fish/vendor_completions.d/comity.fish"),
 ];
+/// Programs that build the book.
+const BOOK: &str = "docs/requirements.txt";
 
 /// Make the archive of a command that was built, and run what it holds where that can run.
-pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
+pub(crate) fn command(target: &Target, out: &Path) -> Result<Artefact, String> {
     let command = target.built("comity");
     let inner = size(&command)?;
     if !target.is_macos() {
@@ -39,7 +43,7 @@ pub(crate) fn archive(target: &Target, out: &Path) -> Result<Artefact, String> {
     let file = pack(&scratch.join(""), &name, out)?;
     let mut checks = "pages for man; completions for bash, zsh, fish".to_owned();
     if target.starts_here() {
-        checks += &try_out(&file)?;
+        checks += &try_command(&file)?;
     }
     // Last, so that a command that is too large has been tried.
     hold(Kind::Command, inner)?;
@@ -80,14 +84,9 @@ fn write_manual(target: &Target, tree: &Path, out: &Path) -> Result<(), String> 
 }
 
 /// Unpack it elsewhere, and run it.
-fn try_out(file: &Path) -> Result<String, String> {
+fn try_command(file: &Path) -> Result<String, String> {
     let scratch = Scratch::new("command")?;
-    Task::new("tar")
-        .args(["-xzf"])
-        .args([file])
-        .args(["--strip-components=1", "-C"])
-        .args([scratch.join("")])
-        .run()?;
+    unpack(file, &scratch.join(""))?;
     let comity = scratch.join("bin/comity");
     let said = Task::new(&comity).args(["--version"]).run()?;
     if !said.contains(VERSION) {
@@ -102,6 +101,75 @@ fn try_out(file: &Path) -> Result<String, String> {
     Ok("; unpacked: `comity --version`, `comity check --quick` on 2 ranks".into())
 }
 
+/// Pack the libcomity that was built with the wheel.
+pub(crate) fn library(kit: &Kit, target: &Target, out: &Path) -> Result<Artefact, String> {
+    let name = format!("libcomity-{VERSION}-{}", target.triple);
+    let scratch = Scratch::within(out, "library")?;
+    let tree = scratch.join(&name);
+    steps::lay_out_library(&tree, &target.built("libcomity_c.a"), &kit.library(target))?;
+    copy(&root().join("LICENSE"), &tree.join("share/doc/comity/LICENSE"))?;
+    let shared =
+        tree.join("lib").join(if target.is_macos() { "libcomity.0.dylib" } else { "libcomity.so.0" });
+    let inner = Some(size(&shared)?);
+    let file = pack(&scratch.join(""), &name, out)?;
+    let mut checks = "linked against the table of symbols".to_owned();
+    if target.starts_here() {
+        checks += &try_library(kit, target, &file)?;
+    }
+    Ok(Artefact { file, inner, ran: target.starts_here(), checks })
+}
+
+/// Unpack it elsewhere, and compile and run a program with it: shared, by this machine's compiler where it is for this machine.
+fn try_library(kit: &Kit, target: &Target, file: &Path) -> Result<String, String> {
+    let scratch = Scratch::new("library")?;
+    unpack(file, &scratch.join(""))?;
+    let lib = scratch.join("lib");
+    let program = scratch.join("hello");
+    let flags = [format!("-I{}", scratch.join("include").display()), format!("-L{}", lib.display())];
+    // Zig links programs for musl statically.
+    let cc = if target.runs_here() {
+        vec!["cc".into()]
+    } else {
+        [kit.library(target).cc, vec!["-dynamic".into()]].concat()
+    };
+    let (compiler, words) = cc.split_first().ok_or("there is no compiler for it")?;
+    Task::new(compiler)
+        .args(words)
+        .args(["-o"])
+        .args([&program])
+        .args(["examples/c/hello.c"])
+        .args(flags)
+        .args(["-lcomity"])
+        .run()?;
+    let said = Task::new(&program).env("LD_LIBRARY_PATH", &lib).env("DYLD_LIBRARY_PATH", &lib).run()?;
+    let text = fs::read_to_string(lib.join("pkgconfig/comity.pc")).map_err(|e| format!("comity.pc: {e}"))?;
+    if !text.starts_with("prefix=${pcfiledir}/") {
+        return Err(format!("comity.pc names a folder of the machine that built it:\n{text}"));
+    }
+    if said.trim().is_empty() {
+        return Err("examples/c/hello.c says nothing".into());
+    }
+    Ok("; unpacked: `examples/c/hello.c` compiled and run on 1 rank".into())
+}
+
+/// Build the book as a site, pages that a browser reads from a server or from files, where a broken link or heading is an error, and pack it.
+pub(crate) fn book(out: &Path) -> Result<(), String> {
+    // The folder in which the tests build it too.
+    let venv = built("book", "python");
+    environment(&venv, &built("book", "installed.txt"), BOOK)?;
+    Task::new(venv.join("bin/properdocs")).args(["build", "--strict", "--quiet"]).run()?;
+    let name = format!("comity-{VERSION}-book");
+    let scratch = Scratch::within(out, "book")?;
+    let site = built("book", "site");
+    if !site.join("search/search_index.json").is_file() {
+        return Err(format!("{} has no index for the search", site.display()));
+    }
+    fs::rename(&site, scratch.join(&name)).map_err(|e| format!("cannot move {}: {e}", site.display()))?;
+    let file = pack(&scratch.join(""), &name, out)?;
+    println!("{}", file.display());
+    Ok(())
+}
+
 /// Pack the folder of this name, with nothing in it of who packed it, or when.
 pub(crate) fn pack(within: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
     let file = out.join(format!("{name}.tar.gz"));
@@ -114,23 +182,27 @@ pub(crate) fn pack(within: &Path, name: &str, out: &Path) -> Result<PathBuf, Str
     Ok(file)
 }
 
+/// Unpack an archive into a folder, without the name of its own.
+fn unpack(file: &Path, to: &Path) -> Result<(), String> {
+    Task::new("tar")
+        .args(["-xzf"])
+        .args([file])
+        .args(["--strip-components=1", "-C"])
+        .args([to])
+        .run()
+        .map(drop)
+}
+
 /// Copy a file, and make its folder.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    make_folder_of(to)?;
-    fs::copy(from, to)
-        .map(drop)
-        .map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))
+    make(to.parent().unwrap_or(to))?;
+    place::copy(from, to)
 }
 
 /// Write a file, and make its folder.
 pub(crate) fn write(file: &Path, text: &str) -> Result<(), String> {
-    make_folder_of(file)?;
-    fs::write(file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))
-}
-
-fn make_folder_of(file: &Path) -> Result<(), String> {
-    let folder = file.parent().unwrap_or(file);
-    fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))
+    make(file.parent().unwrap_or(file))?;
+    place::write(file, text)
 }
 
 #[cfg(test)]
