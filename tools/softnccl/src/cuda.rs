@@ -36,6 +36,11 @@ fn visible() -> &'static [c_int] {
     })
 }
 
+/// The number on the machine of a device of this process.
+fn number(device: c_int) -> Option<c_int> {
+    visible().get(usize::try_from(device).ok()?).copied()
+}
+
 /// The current device's number on the machine.
 pub(crate) fn current() -> Option<c_int> {
     visible().get(CURRENT.get().checked_sub(1)?).copied()
@@ -60,9 +65,7 @@ export! {
     fn cuInit(flags: c_uint) -> Code {
         if flags == 0 { 0 } else { INVALID_VALUE }
     }
-}
 
-export! {
     fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
         let words = match code {
             0 => c"no error",
@@ -79,28 +82,17 @@ export! {
         };
         put(text, words.as_ptr())
     }
-}
 
-export! {
     fn cuDeviceGetCount(n: *mut c_int) -> Code {
         put(n, visible().len() as c_int)
     }
-}
 
-export! {
     fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code {
-        match usize::try_from(ordinal) {
-            Ok(o) if o < visible().len() => put(device, ordinal),
-            _ => INVALID_DEVICE,
-        }
+        if number(ordinal).is_some() { put(device, ordinal) } else { INVALID_DEVICE }
     }
-}
 
-export! {
     fn cuDeviceGetName(text: *mut u8, len: c_int, device: c_int) -> Code {
-        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-            return INVALID_DEVICE;
-        };
+        let Some(number) = number(device) else { return INVALID_DEVICE };
         let name = format!("soft device {number}\0");
         if text.is_null() || (len as usize) < name.len() {
             return INVALID_VALUE;
@@ -109,29 +101,18 @@ export! {
         unsafe { text.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
         0
     }
-}
 
-export! {
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
-        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-            return INVALID_DEVICE;
-        };
+        let Some(number) = number(device) else { return INVALID_DEVICE };
         let mut id = *b"soft device 0000";
         id[12..].copy_from_slice(&number.to_be_bytes());
         put(uuid, id)
     }
-}
 
-export! {
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Code {
-        match usize::try_from(device) {
-            Ok(d) if d < visible().len() => put(context, d + 1),
-            _ => INVALID_DEVICE,
-        }
+        if number(device).is_some() { put(context, device as usize + 1) } else { INVALID_DEVICE }
     }
-}
 
-export! {
     fn cuCtxSetCurrent(context: usize) -> Code {
         if context > visible().len() {
             return INVALID_CONTEXT;
@@ -139,9 +120,7 @@ export! {
         CURRENT.set(context);
         0
     }
-}
 
-export! {
     fn cuCtxGetCurrent(context: *mut usize) -> Code {
         put(context, CURRENT.get())
     }
@@ -159,9 +138,7 @@ export! {
     fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Code {
         alloc(at, len)
     }
-}
 
-export! {
     fn cuMemFree_v2(at: u64) -> Code {
         within(|| {
             // The driver waits for the device too.
@@ -169,15 +146,11 @@ export! {
             if memory::give(at as usize) { 0 } else { INVALID_VALUE }
         })
     }
-}
 
-export! {
     fn cuMemAllocAsync(at: *mut u64, len: usize, on: usize) -> Code {
         if stream::find(on).is_none() { INVALID_HANDLE } else { alloc(at, len) }
     }
-}
 
-export! {
     fn cuMemFreeAsync(at: u64, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
@@ -190,21 +163,15 @@ export! {
             0
         })
     }
-}
 
-export! {
     fn cuMemAllocHost_v2(at: *mut u64, len: usize) -> Code {
         alloc(at, len)
     }
-}
 
-export! {
     fn cuMemFreeHost(at: u64) -> Code {
         cuMemFree_v2(at)
     }
-}
 
-export! {
     fn cuMemcpyAsync(dst: u64, src: u64, len: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
@@ -231,15 +198,11 @@ export! {
             0
         })
     }
-}
 
-export! {
     fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> Code {
         within(|| put(stream, stream::create()))
     }
-}
 
-export! {
     fn cuStreamDestroy_v2(id: usize) -> Code {
         if stream::destroy(id) { 0 } else { INVALID_HANDLE }
     }
@@ -254,9 +217,7 @@ export! {
     fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Code {
         within(|| put(event, lock(&EVENTS).add(None)))
     }
-}
 
-export! {
     fn cuEventRecord(event: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
@@ -270,9 +231,7 @@ export! {
             }
         })
     }
-}
 
-export! {
     fn cuEventQuery(event: usize) -> Code {
         match lock(&EVENTS).rows.get(&event) {
             Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,
@@ -280,9 +239,7 @@ export! {
             None => INVALID_HANDLE,
         }
     }
-}
 
-export! {
     fn cuEventDestroy_v2(event: usize) -> Code {
         if lock(&EVENTS).rows.remove(&event).is_some() { 0 } else { INVALID_HANDLE }
     }
