@@ -9,7 +9,7 @@
 //! A queue pair is a TCP listener on its device's address and its number is the port. On loopback addresses processes of one host reach each
 //! other; on private ones hosts do, such as network namespaces.
 //! SEND and RECV with immediate data, inline data and several parts work, over RC and UC, with completion channels. Nothing else does:
-//! no RDMA READ or WRITE, no UD, no shared receive queues, no asynchronous events.
+//! no RDMA READ or WRITE, no UD, no shared receive queues, no asynchronous events; their functions are not there.
 //!
 //! | variable `SOFTVERBS_` | meaning | default |
 //! |---|---|---|
@@ -44,7 +44,6 @@
 //! UC in `ib` mode: requests complete and reach nobody. In both: receives stay posted.
 
 mod abi;
-mod attributes;
 mod config;
 mod exports;
 mod host;

@@ -1,20 +1,6 @@
 //! A queue pair: what is posted, where its peer is, how its work ends, its states, and which attributes each step wants.
 
-use crate::{
-    abi::{
-        IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
-        IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE,
-        IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
-        IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
-        IBV_QPS_RTS, IBV_QPT_RC, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-        IBV_WC_WR_FLUSH_ERR, ibv_qp_attr, ibv_qp_cap, ibv_sge, ibv_wc,
-    },
-    config::Config,
-    host::Host,
-    queue::Entry,
-    receive::Incoming,
-    send::Sender,
-};
+use crate::{abi::*, config::Config, host::Host, queue::Entry, receive::Incoming, send::Sender};
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::VecDeque,

@@ -1,10 +1,7 @@
 //! The receiving half of a queue pair: connections of the peer, and where their messages land.
 
 use crate::{
-    abi::{
-        IBV_QPS_ERR, IBV_QPS_RTR, IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
-        IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_SUCCESS,
-    },
+    abi::*,
     host::Host,
     memory::scatter,
     pair::{Pair, units},

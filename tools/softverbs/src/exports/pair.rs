@@ -2,14 +2,11 @@
 
 use super::{code, export, keep, keep_moving, memory::Domain, refused, set_errno, world};
 use crate::{
-    abi::{
-        Condition, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-        Mutex, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    },
+    abi::*,
     memory::gather_inline,
     pair::{Errno, Receive, Send, Shape},
 };
-use libc::{EINVAL, EOPNOTSUPP, c_int};
+use libc::{EINVAL, EOPNOTSUPP, c_int, c_void};
 use std::{
     mem::MaybeUninit,
     ptr, slice,
@@ -94,6 +91,10 @@ export! {
             sq_sig_all: known.shape.signal_all.into(),
         });
         0
+    }
+    // ibv_rc_pingpong links to it.
+    "IBVERBS_1.6" fn ibv_qp_to_qp_ex(_pair: &ibv_qp) -> *mut c_void {
+        refused(Errno(EOPNOTSUPP))
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{Context, ShownChannel, device::ibv, export, keep, keep_moving, refused, set_errno, world};
 use crate::{
-    abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
+    abi::*,
     pair::Errno,
     queue::{self, Armed, Events},
 };
-use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
+use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_char, c_int, c_uint, c_void};
 use std::{os::fd::AsRawFd, ptr, sync::Arc};
 
 export! {
@@ -43,8 +43,7 @@ export! {
             cqe: entries,
             mutex: Mutex::default(),
             cond: Condition::default(),
-            comp_events_completed: 0,
-            async_events_completed: 0,
+            events_completed: [0; 2],
         }));
         if let Some(channel) = channel {
             let cookie = made.expose_provenance() as u64;
@@ -74,6 +73,22 @@ export! {
         };
         *queue = address;
         0
+    }
+    // In the words of the specification: the statuses that this device gives.
+    "IBVERBS_1.1" fn ibv_wc_status_str(status: u32) -> *const c_char {
+        match status {
+            IBV_WC_SUCCESS => c"success",
+            IBV_WC_LOC_LEN_ERR => c"local length error",
+            IBV_WC_LOC_PROT_ERR => c"local protection error",
+            IBV_WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
+            IBV_WC_REM_INV_REQ_ERR => c"remote invalid request error",
+            IBV_WC_REM_OP_ERR => c"remote operation error",
+            IBV_WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
+            IBV_WC_RNR_RETRY_EXC_ERR => c"RNR retry counter exceeded",
+            IBV_WC_GENERAL_ERR => c"general error",
+            _ => c"unknown",
+        }
+        .as_ptr()
     }
     "IBVERBS_1.1" fn ibv_ack_cq_events(queue: &ibv_cq, events: c_uint) {
         world().acknowledge(queue.handle, events);

@@ -1,7 +1,6 @@
 //! `apple` mode: what TN3205 and reports say of Thunderbolt.
 
 use super::*;
-use crate::abi::{IBV_WC_LOC_LEN_ERR, IBV_WC_WR_FLUSH_ERR};
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
 const APPLE: (&str, &str) = ("MODE", "apple");

@@ -1,7 +1,6 @@
 //! Faults of the configuration do happen, the same way for the same seed.
 
 use super::*;
-use crate::abi::IBV_WC_RETRY_EXC_ERR;
 
 const COUNT: u8 = 40;
 

@@ -1,10 +1,6 @@
 //! RC: nothing is lost silently, and no wait is longer than the attributes say.
 
 use super::*;
-use crate::abi::{
-    IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
-    IBV_WC_WR_FLUSH_ERR,
-};
 
 #[test]
 fn a_send_completes_when_it_has_arrived() {

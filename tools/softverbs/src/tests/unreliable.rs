@@ -1,10 +1,7 @@
 //! UC as the specification has it.
 
 use super::*;
-use crate::{
-    abi::{IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR},
-    queue::{Armed, Channel, Events},
-};
+use crate::queue::{Armed, Channel, Events};
 use libc::{EINVAL, ENOMEM};
 use std::sync::Arc;
 
