@@ -18,13 +18,13 @@
 //! | `CABLES` | `address-address,...`: which devices are joined; without it all are, as by a switch | |
 //! | `LINK_DOWN_FILE` | while it is there, the addresses and names in it have no link; all, when it is empty | |
 //! | `DROP`, `DUPLICATE`, `CORRUPT`, `REORDER` | for UC, as a share: of packets (a message is lost with any), then of messages | 0 |
-//! | `DELAY_US`, `SEED` | each message of UC waits up to so long; which of them it strikes | 0, 1 |
+//! | `SEED` | which of them it strikes | 1 |
 //! | `QUIRKS` | with commas: see below | |
 //! | `MAX_QP`, `MAX_MR` | for each device of a process | 1024, 65536; `apple` 10, 100 |
 //! | `MAX_WR`, `MIN_DEPTH`, `MAX_MSG` | depth of a queue, the least it is rounded up to, bytes of a message | 16384, 1, 2^31; `apple` 4095, 1024, 16773120 |
 //!
 //! Quirks: `recv_needs_rts` (no receive is taken before the pair is ready to send), `mr_needs_remote` (regions without remote access are
-//! refused), `wc_err=N` (every Nth receive ends with status 21), `no_channel` (no completion channels), `gid_index=N` or `vary` (where the
+//! refused), `wc_err=N` (every Nth receive ends with status 21), `no_channel` (no completion channels), `gid_index=N` (where the
 //! IPv4-mapped GID stands; 1 by default).
 //!
 //! # What `apple` mode does, and who says so

@@ -5,7 +5,6 @@ use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::VecDeque,
     net::{Ipv4Addr, TcpListener},
-    time::Instant,
 };
 
 pub(crate) const FRAME: usize = 4096;
@@ -15,7 +14,7 @@ pub(crate) const FRAME: usize = 4096;
 pub(crate) struct Errno(pub(crate) i32);
 
 /// A posted SEND.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Send {
     pub(crate) id: u64,
     pub(crate) list: Vec<ibv_sge>,
@@ -25,7 +24,6 @@ pub(crate) struct Send {
     pub(crate) solicited: bool,
     /// The data themselves, when they were taken at once.
     pub(crate) inline: Option<Vec<u8>>,
-    pub(crate) not_before: Option<Instant>,
 }
 
 /// A posted RECV.
@@ -115,7 +113,7 @@ impl Pair {
         self.shape.kind == IBV_QPT_RC
     }
 
-    pub(crate) fn post_send(&mut self, host: &mut Host, mut send: Send) -> Result<(), Errno> {
+    pub(crate) fn post_send(&mut self, host: &Host, send: Send) -> Result<(), Errno> {
         let config = &host.config;
         let cap = &self.shape.cap;
         if self.state < IBV_QPS_RTS
@@ -131,10 +129,6 @@ impl Pair {
         let units = units(config, send.length);
         if self.sender.used + units > usable(config, cap.max_send_wr) {
             return Err(Errno(ENOMEM));
-        }
-        let longest = config.faults.delay;
-        if !longest.is_zero() && !self.reliable() {
-            send.not_before = Some(Instant::now() + longest.mul_f64(host.random()));
         }
         self.sender.used += units;
         self.sender.waiting.push_back(send);
@@ -311,7 +305,7 @@ impl Pair {
             let gid = path.grh.dgid.raw;
             let mapped = gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff];
             // The other GIDs are of another kind, and lead nowhere.
-            if !mapped || usize::from(path.grh.sgid_index) != config.mapped_at(self.shape.device) {
+            if !mapped || usize::from(path.grh.sgid_index) != config.quirks.gid_index {
                 return Err(Errno(EINVAL));
             }
             Ipv4Addr::new(gid[12], gid[13], gid[14], gid[15])

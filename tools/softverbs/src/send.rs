@@ -226,7 +226,7 @@ impl Pair {
             return false;
         }
         let Some(send) = self.sender.waiting.front() else { return false };
-        if send.not_before.is_some_and(|t| Instant::now() < t) || apple && self.sender.credits == 0 {
+        if apple && self.sender.credits == 0 {
             return false;
         }
         let segments = host.regions.segments(&send.list, self.shape.domain, false);
@@ -244,21 +244,19 @@ impl Pair {
                 return false;
             }
         }
+        self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
         if !self.reliable() {
             if lost || self.dropped(host, send.length) {
-                self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
                 self.complete_send(host, &send, IBV_WC_SUCCESS);
                 return self.next_message(host);
             }
             bytes = self.spoil(host, bytes);
             if self.sender.held.is_none() && host.strikes(host.config.faults.reorder) {
-                self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
                 self.sender.held = Some((bytes, Instant::now()));
                 self.complete_send(host, &send, IBV_WC_SUCCESS);
                 return self.next_message(host);
             }
         }
-        self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
         self.sender.writing = Some(Writing { bytes, done: 0, send: Some(send) });
         true
     }
@@ -284,7 +282,7 @@ impl Pair {
             bytes[at] ^= 0x40;
         }
         // With credits only where the peer has a receive for the second one.
-        let room = !host.config.apple() || self.sender.credits > 1;
+        let room = !host.config.apple() || self.sender.credits > 0;
         if room && host.strikes(host.config.faults.duplicate) {
             self.sender.credits = self.sender.credits.saturating_sub(1);
             bytes.extend_from_within(..);

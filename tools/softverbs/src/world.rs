@@ -214,7 +214,7 @@ impl World {
     }
 
     pub(crate) fn post_send(&mut self, number: u32, send: Send) -> Result<(), Errno> {
-        self.pairs.get_mut(&number).ok_or(Errno(EINVAL))?.post_send(&mut self.host, send)
+        self.pairs.get_mut(&number).ok_or(Errno(EINVAL))?.post_send(&self.host, send)
     }
 
     pub(crate) fn post_recv(&mut self, number: u32, receive: Receive) -> Result<(), Errno> {

@@ -155,7 +155,6 @@ pub(super) extern "C" fn post_send(
             signaled: signal_all || flag(IBV_SEND_SIGNALED),
             solicited: flag(IBV_SEND_SOLICITED),
             inline,
-            not_before: None,
         };
         let done = match request.opcode {
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => world.post_send(pair.handle, send),

@@ -16,15 +16,8 @@ fn a_send_completes_when_it_has_arrived() {
 
 #[test]
 fn a_receiver_that_is_not_ready_is_given_up() {
-    let mut a = End::new(IBV_QPT_RC, &[]);
-    let mut b = End::new(IBV_QPT_RC, &[]);
-    let at = (a.gid(), a.pair);
-    let bt = (b.gid(), b.pair);
-    for (end, (gid, number)) in [(&mut a, bt), (&mut b, at)] {
-        end.init().unwrap();
-        end.ready_to_receive(gid, number).unwrap();
-        end.ready_to_send(1).unwrap();
-    }
+    let (mut a, mut b) = connected(IBV_QPT_RC, &[], &[]);
+    a.world.pairs.get_mut(&a.pair).unwrap().attr.rnr_retry = 1;
     a.post(1, 0, 8).unwrap();
     a.post(2, 0, 8).unwrap();
     until(&mut a, &mut b, |a, _| a.seen.len() == 2);
