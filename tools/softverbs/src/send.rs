@@ -73,8 +73,7 @@ impl Sender {
 impl Pair {
     /// Send what can be sent; `down`: the link is away.
     pub(crate) fn progress_send(&mut self, host: &mut Host, down: bool) -> bool {
-        let away = down || self.peer.is_some_and(|p| !p.cabled);
-        if away {
+        if down || self.peer.is_some_and(|p| !p.cabled) {
             return self.without_link(host);
         }
         let mut moved = self.connect(host);
@@ -204,9 +203,7 @@ impl Pair {
     /// The oldest request ends with an error, and the pair with it.
     fn end_with(&mut self, host: &mut Host, status: u32) {
         let writing = self.sender.writing.take().and_then(|w| w.send);
-        if let Some(send) = writing {
-            self.sender.unacked.push_back(send);
-        }
+        self.sender.unacked.extend(writing);
         let oldest = self.sender.unacked.pop_front().or_else(|| self.sender.waiting.pop_front());
         if let Some(send) = oldest {
             self.complete_send(host, &send, status);

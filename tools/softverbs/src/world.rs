@@ -6,7 +6,7 @@ use crate::{
     host::Host,
     memory::Region,
     pair::{Errno, Pair, Receive, Send, Shape},
-    queue::{Armed, Channel, Queue},
+    queue::Queue,
     send::Sender,
 };
 use libc::{EAGAIN, EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
@@ -78,14 +78,12 @@ impl World {
 
     pub(crate) fn create_queue(&mut self, capacity: usize) -> u32 {
         let id = self.host.fresh();
-        self.host.queues.insert(id, Queue::new(capacity, None));
+        self.host.queues.insert(id, Queue { capacity, ..Queue::default() });
         id
     }
 
-    pub(crate) fn tell(&mut self, queue: u32, channel: Channel) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.channel = Some(channel);
-        }
+    pub(crate) fn with_queue(&mut self, queue: u32, f: impl FnOnce(&mut Queue)) {
+        self.host.queues.get_mut(&queue).map(f);
     }
 
     /// Refused while a queue pair uses it, or events that the client read were not acknowledged: real ones wait for those for ever.
@@ -103,25 +101,6 @@ impl World {
         }
         self.host.queues.remove(&id);
         Ok(())
-    }
-
-    pub(crate) fn arm(&mut self, queue: u32, armed: Armed) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.armed = Some(armed);
-        }
-    }
-
-    /// The client has read an event of it.
-    pub(crate) fn told(&mut self, queue: u32) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.unacked_events += 1;
-        }
-    }
-
-    pub(crate) fn acknowledge(&mut self, queue: u32, events: u32) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.unacked_events = queue.unacked_events.saturating_sub(events);
-        }
     }
 
     /// A new pair; its depths are those that it got.
@@ -156,9 +135,7 @@ impl World {
         cap.max_recv_wr = cap.max_recv_wr.max(config.least_work);
         let (listener, number) = self.listen(address)?;
         for queue in [shape.send_queue, shape.recv_queue] {
-            if let Some(queue) = self.host.queues.get_mut(&queue) {
-                queue.pairs.push(number);
-            }
+            self.with_queue(queue, |q| q.pairs.push(number));
         }
         if let Some(users) = self.host.domains.get_mut(&shape.domain) {
             *users += 1;
@@ -200,10 +177,10 @@ impl World {
     pub(crate) fn destroy_pair(&mut self, number: u32) -> Result<(), Errno> {
         let pair = self.pairs.remove(&number).ok_or(Errno(EINVAL))?;
         for queue in [pair.shape.send_queue, pair.shape.recv_queue] {
-            if let Some(queue) = self.host.queues.get_mut(&queue) {
-                queue.pairs.retain(|p| *p != number);
-                queue.entries.retain(|e| e.wc.qp_num != number);
-            }
+            self.with_queue(queue, |q| {
+                q.pairs.retain(|p| *p != number);
+                q.entries.retain(|e| e.wc.qp_num != number);
+            });
         }
         self.leave(pair.shape.domain);
         Ok(())

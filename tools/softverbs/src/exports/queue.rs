@@ -4,7 +4,7 @@ use super::{Context, ShownChannel, device::ibv, export, keep, keep_moving, refus
 use crate::{
     abi::*,
     pair::Errno,
-    queue::{self, Armed, Events},
+    queue::{Armed, Channel, Events},
 };
 use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_char, c_int, c_uint, c_void};
 use std::{os::fd::AsRawFd, ptr, sync::Arc};
@@ -47,7 +47,8 @@ export! {
         }));
         if let Some(channel) = channel {
             let cookie = made.expose_provenance() as u64;
-            world.tell(handle, queue::Channel { events: Arc::clone(&channel.events), cookie });
+            let channel = Channel { events: Arc::clone(&channel.events), cookie };
+            world.with_queue(handle, |q| q.channel = Some(channel));
         }
         made
     }
@@ -66,7 +67,7 @@ export! {
                 let told: *mut ibv_cq = ptr::with_exposed_provenance_mut(address as usize);
                 // SAFETY: a queue takes its unread events with it, and none goes while the world is locked.
                 let (handle, told_cookie) = unsafe { ((*told).handle, (*told).cq_context) };
-                world.told(handle);
+                world.with_queue(handle, |q| q.unacked_events += 1);
                 *cookie = told_cookie;
                 break told;
             }
@@ -91,7 +92,7 @@ export! {
         .as_ptr()
     }
     "IBVERBS_1.1" fn ibv_ack_cq_events(queue: &ibv_cq, events: c_uint) {
-        world().acknowledge(queue.handle, events);
+        world().with_queue(queue.handle, |q| q.unacked_events = q.unacked_events.saturating_sub(events));
     }
 }
 
@@ -111,7 +112,8 @@ pub(super) extern "C" fn poll_cq(queue: &ibv_cq, most: c_int, to: *mut ibv_wc) -
 
 pub(super) extern "C" fn req_notify_cq(queue: &ibv_cq, solicited_only: c_int) -> c_int {
     let mut world = world();
-    world.arm(queue.handle, if solicited_only == 0 { Armed::Any } else { Armed::Solicited });
+    let armed = if solicited_only == 0 { Armed::Any } else { Armed::Solicited };
+    world.with_queue(queue.handle, |q| q.armed = Some(armed));
     drop(world);
     keep_moving();
     0

@@ -71,7 +71,8 @@ fn depths_are_kept_until_completions_are_polled() {
 fn hear(end: &mut End) -> Arc<Events> {
     let events = Arc::new(Events::new().unwrap());
     rustix::io::ioctl_fionbio(events.fd(), true).unwrap();
-    end.world.tell(end.queue, Channel { events: Arc::clone(&events), cookie: 77 });
+    let channel = Channel { events: Arc::clone(&events), cookie: 77 };
+    end.world.with_queue(end.queue, |q| q.channel = Some(channel));
     events
 }
 
@@ -79,7 +80,7 @@ fn hear(end: &mut End) -> Arc<Events> {
 fn a_queue_takes_the_events_that_nobody_read_with_it() {
     let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
     let events = hear(&mut b);
-    b.world.arm(b.queue, Armed::Any);
+    b.world.with_queue(b.queue, |q| q.armed = Some(Armed::Any));
     b.receive(1, 0, 8).unwrap();
     a.post(3, 0, 8).unwrap();
     until(&mut a, &mut b, |_, b| !b.seen.is_empty());
@@ -93,7 +94,7 @@ fn a_queue_takes_the_events_that_nobody_read_with_it() {
 fn a_channel_tells_of_completions_once_for_each_arming() {
     let (mut a, mut b) = connected(IBV_QPT_UC, &[], &[]);
     let events = hear(&mut b);
-    b.world.arm(b.queue, Armed::Any);
+    b.world.with_queue(b.queue, |q| q.armed = Some(Armed::Any));
     b.receive(1, 0, 8).unwrap();
     b.receive(2, 0, 8).unwrap();
     a.post(3, 0, 8).unwrap();
@@ -101,11 +102,11 @@ fn a_channel_tells_of_completions_once_for_each_arming() {
     until(&mut a, &mut b, |_, b| b.seen.len() == 2);
     events.wait().unwrap();
     assert_eq!(events.next(), Some(77));
-    b.world.told(b.queue);
+    b.world.with_queue(b.queue, |q| q.unacked_events += 1);
     assert!(events.wait().is_err(), "the second completion found the queue not armed");
     b.world.destroy_pair(b.pair).unwrap();
     assert!(b.world.destroy_queue(b.queue).is_err(), "an event was not acknowledged");
-    b.world.acknowledge(b.queue, 1);
+    b.world.with_queue(b.queue, |q| q.unacked_events -= 1);
     b.world.destroy_queue(b.queue).unwrap();
 }
 
@@ -124,7 +125,7 @@ fn a_queue_that_nobody_polls_is_left_to_the_thread() {
     a.world.poll(other, 1, |_| {}).unwrap();
     a.poll();
     assert!(a.world.is_polled(lately));
-    a.world.arm(other, Armed::Any);
+    a.world.with_queue(other, |q| q.armed = Some(Armed::Any));
     assert!(!a.world.is_polled(lately), "who armed a queue may sleep");
 }
 
