@@ -1,9 +1,6 @@
 //! A communicator: a socket to each other rank, and work that goes over them in turn.
 
-use crate::{
-    Table, fault, lock, memory, reduce,
-    stream::{self, Stream},
-};
+use crate::{Table, fault, lock, memory, reduce, stream};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -145,7 +142,7 @@ impl Comm {
 
     /// Put work on a stream.
     pub(crate) fn give(self: &Arc<Self>, parts: Vec<Part>, on: usize) -> i32 {
-        let Some(stream): Option<Arc<Stream>> = stream::find(on) else { return INVALID_ARGUMENT };
+        let Some(stream) = stream::find(on) else { return INVALID_ARGUMENT };
         let error = self.error.load(Ordering::Acquire);
         if error != 0 {
             return error;
@@ -159,7 +156,7 @@ impl Comm {
             turns.0 - 1
         };
         let comm = Arc::clone(self);
-        stream.give(Box::new(move || comm.work(&parts, turn)));
+        stream.give(move || comm.work(&parts, turn));
         0
     }
 

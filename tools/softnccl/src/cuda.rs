@@ -5,7 +5,10 @@ use std::{
     cell::Cell,
     env,
     ffi::{c_char, c_int, c_uint},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -157,9 +160,9 @@ export! {
             if !memory::is_known(at as usize, 1) {
                 return INVALID_VALUE;
             }
-            stream.give(Box::new(move || {
+            stream.give(move || {
                 memory::give(at as usize);
-            }));
+            });
             0
         })
     }
@@ -191,7 +194,7 @@ export! {
                     memory::write(dst, len).copy_from_slice(&bytes);
                 }
             };
-            stream.give(Box::new(copy));
+            stream.give(copy);
             if !there {
                 stream::finish_all();
             }
@@ -208,34 +211,31 @@ export! {
     }
 }
 
-/// Place at which an event was recorded: the stream, and the work given to it before.
-type Event = Option<(Arc<stream::Stream>, u64)>;
-
-static EVENTS: Mutex<Table<Event>> = Mutex::new(Table::new());
+/// Events, and whether their streams have come past the place at which they were recorded last.
+static EVENTS: Mutex<Table<Arc<AtomicBool>>> = Mutex::new(Table::new());
 
 export! {
     fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Code {
-        within(|| put(event, lock(&EVENTS).add(None)))
+        within(|| put(event, lock(&EVENTS).add(Arc::new(true.into()))))
     }
 
     fn cuEventRecord(event: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
+            let past = Arc::new(AtomicBool::new(false));
             match lock(&EVENTS).rows.get_mut(&event) {
-                Some(e) => {
-                    let given = stream.given();
-                    *e = Some((stream, given));
-                    0
-                }
-                None => INVALID_HANDLE,
+                Some(e) => *e = Arc::clone(&past),
+                None => return INVALID_HANDLE,
             }
+            stream.give(move || past.store(true, Ordering::Release));
+            0
         })
     }
 
     fn cuEventQuery(event: usize) -> Code {
         match lock(&EVENTS).rows.get(&event) {
-            Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,
-            Some(_) => 0,
+            Some(past) if past.load(Ordering::Acquire) => 0,
+            Some(_) => NOT_READY,
             None => INVALID_HANDLE,
         }
     }
