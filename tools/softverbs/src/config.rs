@@ -2,14 +2,6 @@
 
 use std::{net::Ipv4Addr, path::PathBuf, str::FromStr};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// RC and UC as the InfiniBand specification has them.
-    Ib,
-    /// Thunderbolt as Apple's TN3205 and reports describe it.
-    Apple,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Device {
     pub(crate) name: String,
@@ -41,7 +33,8 @@ pub(crate) struct Quirks {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
-    pub(crate) mode: Mode,
+    /// Thunderbolt as Apple's TN3205 and reports describe it, in place of RC and UC as the InfiniBand specification has them.
+    pub(crate) apple: bool,
     pub(crate) devices: Vec<Device>,
     /// Pairs of addresses. Without any, all devices reach each other, as through a switch.
     pub(crate) cables: Option<Vec<(Ipv4Addr, Ipv4Addr)>>,
@@ -73,14 +66,13 @@ impl Config {
     /// # Errors
     /// The first variable that does not mean anything, and why.
     pub(crate) fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let mode = match value("MODE").as_deref() {
-            None | Some("ib") => Mode::Ib,
-            Some("apple") => Mode::Apple,
+        let apple = match value("MODE").as_deref() {
+            None | Some("ib") => false,
+            Some("apple") => true,
             Some(other) => return Err(format!("SOFTVERBS_MODE is ib or apple, not {other:?}")),
         };
-        let pick = |ib: usize, apple: usize| if mode == Mode::Apple { apple } else { ib };
         let names = value("DEVICES");
-        let plain = if mode == Mode::Apple { "rdma_en2=127.0.0.1" } else { "soft0=127.0.0.1" };
+        let plain = if apple { "rdma_en2=127.0.0.1" } else { "soft0=127.0.0.1" };
         let faults = Faults {
             drop: share(&value, "DROP")?,
             duplicate: share(&value, "DUPLICATE")?,
@@ -88,23 +80,19 @@ impl Config {
             reorder: share(&value, "REORDER")?,
         };
         Ok(Self {
-            mode,
+            apple,
             devices: devices(names.as_deref().unwrap_or(plain))?,
             cables: value("CABLES").map(|text| cables(&text)).transpose()?,
             faults,
             quirks: quirks(&value("QUIRKS").unwrap_or_default())?,
             seed: number(&value, "SEED", 1)?,
             link_down: value("LINK_DOWN_FILE").map(PathBuf::from),
-            most_pairs: number(&value, "MAX_QP", pick(1024, 10))?,
-            most_regions: number(&value, "MAX_MR", pick(65_536, 100))?,
-            most_work: number(&value, "MAX_WR", if mode == Mode::Apple { 4095 } else { 16_384 })?,
-            least_work: number(&value, "MIN_DEPTH", if mode == Mode::Apple { 1024 } else { 1 })?,
-            most_bytes: number(&value, "MAX_MSG", pick(1 << 31, 4095 * 4096))?,
+            most_pairs: number(&value, "MAX_QP", if apple { 10 } else { 1024 })?,
+            most_regions: number(&value, "MAX_MR", if apple { 100 } else { 65_536 })?,
+            most_work: number(&value, "MAX_WR", if apple { 4095 } else { 16_384 })?,
+            least_work: number(&value, "MIN_DEPTH", if apple { 1024 } else { 1 })?,
+            most_bytes: number(&value, "MAX_MSG", if apple { 4095 * 4096 } else { 1 << 31 })?,
         })
-    }
-
-    pub(crate) fn apple(&self) -> bool {
-        self.mode == Mode::Apple
     }
 
     /// The table of a device's GIDs: one IPv4-mapped, the others link-local.

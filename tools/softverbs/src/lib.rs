@@ -46,7 +46,6 @@
 mod abi;
 mod config;
 mod exports;
-mod host;
 mod memory;
 mod pair;
 mod queue;

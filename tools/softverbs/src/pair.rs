@@ -1,6 +1,6 @@
 //! A queue pair: what is posted, where its peer is, how its work ends, its states, and which attributes each step wants.
 
-use crate::{abi::*, config::Config, host::Host, queue::Entry, receive::Incoming, send::Sender};
+use crate::{abi::*, config::Config, queue::Entry, receive::Incoming, send::Sender, world::Host};
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::VecDeque,
@@ -71,13 +71,13 @@ pub(crate) struct Pair {
 
 /// Part of a queue's depth that a message takes: in `apple` mode depths are counted in frames.
 pub(crate) fn units(config: &Config, length: usize) -> u32 {
-    if config.apple() { u32::try_from(length.div_ceil(FRAME).max(1)).unwrap_or(u32::MAX) } else { 1 }
+    if config.apple { u32::try_from(length.div_ceil(FRAME).max(1)).unwrap_or(u32::MAX) } else { 1 }
 }
 
 /// Part of a queue's depth that can be used. A ring of N frames holds N - 1: reported of macOS, where 63 messages of
 /// 16 frames fit a depth of 1024.
 pub(crate) fn usable(config: &Config, depth: u32) -> u32 {
-    if config.apple() { depth.saturating_sub(1) } else { depth }
+    if config.apple { depth.saturating_sub(1) } else { depth }
 }
 
 /// "Operation timed out" of macOS: reported for a GID that this link does not lead to.
@@ -123,7 +123,7 @@ impl Pair {
         {
             return Err(Errno(EINVAL));
         }
-        if config.apple() && send.immediate.is_some() {
+        if config.apple && send.immediate.is_some() {
             return Err(Errno(EOPNOTSUPP));
         }
         let units = units(config, send.length);
@@ -148,7 +148,7 @@ impl Pair {
         }
         self.receives_used += units;
         self.receives.push_back(receive);
-        if config.apple() {
+        if config.apple {
             self.incoming.iter_mut().for_each(|i| i.credit(units));
         }
         Ok(())
@@ -245,7 +245,7 @@ impl Pair {
         if mask & IBV_QP_STATE == 0 {
             return Err(Errno(EINVAL));
         }
-        if host.config.apple() && host.config.down(&[self.address]) {
+        if host.config.apple && host.config.down(&[self.address]) {
             return Err(Errno(EBUSY));
         }
         match (self.state, attr.qp_state) {
@@ -309,14 +309,14 @@ impl Pair {
                 return Err(Errno(EINVAL));
             }
             Ipv4Addr::new(gid[12], gid[13], gid[14], gid[15])
-        } else if config.apple() {
+        } else if config.apple {
             return Err(Errno(EINVAL));
         } else {
             let ([a, b, ..], [c, d]) = (self.address.octets(), path.dlid.to_be_bytes());
             Ipv4Addr::new(a, b, c, d)
         };
         let cabled = crate::config::is_near(address) && config.cabled(self.address, address);
-        if config.apple() && !cabled {
+        if config.apple && !cabled {
             return Err(Errno(MACOS_ETIMEDOUT));
         }
         Ok(Peer { address, number: attr.dest_qp_num, cabled })

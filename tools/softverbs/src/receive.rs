@@ -2,10 +2,10 @@
 
 use crate::{
     abi::*,
-    host::Host,
     memory::scatter,
     pair::{Pair, units},
     wire::{Closed, Frame, Inbox},
+    world::Host,
 };
 use std::{
     io::{ErrorKind, Write},
@@ -128,7 +128,7 @@ impl Pair {
                         return Err(Closed);
                     }
                     incoming.known = true;
-                    if host.config.apple() {
+                    if host.config.apple {
                         let posted = self.receives.iter().map(|r| units(&host.config, r.length));
                         posted.for_each(|frames| incoming.credit(frames));
                     }
@@ -163,7 +163,7 @@ impl Pair {
     ) -> Landing {
         let Ok(Some((_, message))) = incoming.inbox.front() else { return Landing::Waits };
         let reliable = self.reliable();
-        let apple = host.config.apple();
+        let apple = host.config.apple;
         let length = message.len();
         let Some(receive) = self.receives.pop_front() else {
             if !reliable && !apple {

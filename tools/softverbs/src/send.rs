@@ -6,10 +6,10 @@
 
 use crate::{
     abi::{IBV_QPS_RTS, IBV_WC_LOC_PROT_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS},
-    host::Host,
     memory::gather,
     pair::{Pair, Send},
     wire::{Closed, Frame, Inbox},
+    world::Host,
 };
 use std::{
     collections::VecDeque,
@@ -105,7 +105,7 @@ impl Pair {
             }
             return self.give_up(host);
         }
-        if host.config.apple() || self.state != IBV_QPS_RTS || self.sender.writing.is_some() {
+        if host.config.apple || self.state != IBV_QPS_RTS || self.sender.writing.is_some() {
             return false;
         }
         let mut moved = false;
@@ -120,7 +120,7 @@ impl Pair {
         let Some(peer) = self.peer else { return false };
         let sender = &mut self.sender;
         // In `apple` mode the peer's credits come over the connection, before there is anything to send.
-        let wanted = host.config.apple() || !sender.waiting.is_empty();
+        let wanted = host.config.apple || !sender.waiting.is_empty();
         let early = sender.again_at.is_some_and(|t| Instant::now() < t);
         if sender.stream.is_some() || sender.lost || !wanted || early {
             return false;
@@ -217,7 +217,7 @@ impl Pair {
             let due = |t: &Instant| t.elapsed() > OVERTAKEN;
             return self.sender.held.as_ref().is_some_and(|(_, since)| due(since)) && self.release();
         }
-        let apple = host.config.apple();
+        let apple = host.config.apple;
         let lost = self.sender.lost;
         if self.sender.stream.is_none() && (apple || self.reliable() || !lost) {
             return false;
@@ -279,7 +279,7 @@ impl Pair {
             bytes[at] ^= 0x40;
         }
         // With credits only where the peer has a receive for the second one.
-        let room = !host.config.apple() || self.sender.credits > 0;
+        let room = !host.config.apple || self.sender.credits > 0;
         if room && host.strikes(host.config.faults.duplicate) {
             self.sender.credits = self.sender.credits.saturating_sub(1);
             bytes.extend_from_within(..);
@@ -318,7 +318,7 @@ impl Pair {
             self.sender.waiting.push_front(send);
         }
         self.sender.disconnect();
-        if host.config.apple() {
+        if host.config.apple {
             self.sender.again_at = Some(Instant::now() + AGAIN);
             self.sender.credits = 0;
         } else {

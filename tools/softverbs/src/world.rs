@@ -3,10 +3,9 @@
 use crate::{
     abi::{IBV_ACCESS_REMOTE_WRITE, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC, ibv_qp_attr, ibv_wc},
     config::Config,
-    host::Host,
-    memory::Region,
+    memory::{Region, Regions},
     pair::{Errno, Pair, Receive, Send, Shape},
-    queue::Queue,
+    queue::{Entry, Queue},
     send::Sender,
 };
 use libc::{EAGAIN, EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
@@ -18,6 +17,58 @@ use std::{
 
 /// Error of create_qp for RC, as reported of Apple's provider: EOPNOTSUPP of macOS.
 const MACOS_EOPNOTSUPP: i32 = 102;
+
+/// State that all queue pairs of a process share: configuration, registered memory, completion queues, chance.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) config: Config,
+    pub(crate) regions: Regions,
+    pub(crate) queues: HashMap<u32, Queue>,
+    /// Protection domains, and how many objects are in each.
+    pub(crate) domains: HashMap<u32, u32>,
+    pub(crate) receives: u64,
+    chance: u64,
+    last: u32,
+}
+
+impl Host {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            chance: config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            config,
+            regions: Regions::default(),
+            queues: HashMap::new(),
+            domains: HashMap::new(),
+            receives: 0,
+            last: 0,
+        }
+    }
+
+    /// A number that no other object of this process has.
+    pub(crate) fn fresh(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    /// From 0 up to 1, the same row for the same seed.
+    pub(crate) fn random(&mut self) -> f64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Return whether something happens that has this share. Without any, the row of random numbers stays where it is.
+    pub(crate) fn strikes(&mut self, share: f64) -> bool {
+        share > 0.0 && self.random() < share
+    }
+
+    pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.push(entry);
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -33,7 +84,7 @@ impl World {
     pub(crate) fn create_domain(&mut self, device: usize) -> Result<u32, Errno> {
         let config = &self.host.config;
         // Reported of Apple's provider: without a link there is no protection domain.
-        if config.apple() && config.devices.get(device).is_none_or(|d| config.down(&[d.address])) {
+        if config.apple && config.devices.get(device).is_none_or(|d| config.down(&[d.address])) {
             return Err(Errno(EBUSY));
         }
         let id = self.host.fresh();
@@ -108,16 +159,16 @@ impl World {
         let config = &self.host.config;
         match shape.kind {
             IBV_QPT_UC => {}
-            IBV_QPT_RC if !config.apple() => {}
+            IBV_QPT_RC if !config.apple => {}
             IBV_QPT_RC => return Err(Errno(MACOS_EOPNOTSUPP)),
             _ => return Err(Errno(EOPNOTSUPP)),
         }
         let address = config.devices.get(shape.device).ok_or(Errno(EINVAL))?.address;
         let cap = &mut shape.cap;
-        let most_parts = if config.apple() { 1 } else { 16 };
+        let most_parts = if config.apple { 1 } else { 16 };
         if cap.max_send_wr.max(cap.max_recv_wr) > config.most_work
             || cap.max_send_sge.max(cap.max_recv_sge) > most_parts
-            || cap.max_inline_data > if config.apple() { 0 } else { 512 }
+            || cap.max_inline_data > if config.apple { 0 } else { 512 }
         {
             return Err(Errno(EINVAL));
         }

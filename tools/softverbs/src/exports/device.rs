@@ -27,7 +27,7 @@ fn list() -> Result<&'static List, Errno> {
             let ibv = ibv_device {
                 _ops: [None; 2],
                 node_type: IBV_NODE_CA,
-                transport_type: if config.apple() { TRANSPORT_THUNDERBOLT } else { IBV_TRANSPORT_IB },
+                transport_type: if config.apple { TRANSPORT_THUNDERBOLT } else { IBV_TRANSPORT_IB },
                 name: text(&device.name),
                 dev_name: text(&format!("uverbs{index}")),
                 dev_path: text("/nonexistent"),
@@ -104,7 +104,7 @@ export! {
             vendor_part_id: 1,
             max_qp: int(config.most_pairs),
             max_qp_wr: config.most_work as c_int,
-            max_sge: if config.apple() { 1 } else { 16 },
+            max_sge: if config.apple { 1 } else { 16 },
             max_cq: 1024,
             max_cqe: 1 << 20,
             max_mr: int(config.most_regions),
@@ -130,17 +130,17 @@ export! {
         let values = ibv_port_attr {
             state: if config.down(&[device.address]) { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
             max_mtu: IBV_MTU_4096,
-            active_mtu: if config.apple() { IBV_MTU_4096 } else { IBV_MTU_1024 },
+            active_mtu: if config.apple { IBV_MTU_4096 } else { IBV_MTU_1024 },
             gid_tbl_len: config.gids(context.device).len() as c_int,
             max_msg_sz: u32::try_from(config.most_bytes).unwrap_or(u32::MAX),
             pkey_tbl_len: 1,
-            lid: if config.apple() { 0 } else { u16::from_be_bytes([c, d]) },
+            lid: if config.apple { 0 } else { u16::from_be_bytes([c, d]) },
             max_vl_num: 1,
             active_width: 2,
             active_speed: 32,
             phys_state: 5,
             // Nothing says which one Apple's has; addressing is by GID, as on Ethernet.
-            link_layer: if config.apple() { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
+            link_layer: if config.apple { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
             ..ibv_port_attr::default()
         };
         let known = offset_of!(ibv_port_attr, port_cap_flags2);

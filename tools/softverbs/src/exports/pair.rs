@@ -167,7 +167,7 @@ pub(super) extern "C" fn post_send(
         next = request.next;
     }
     world.progress(pair.handle);
-    posted(result, bad, world.host.config.apple())
+    posted(result, bad, world.host.config.apple)
 }
 
 pub(super) extern "C" fn post_recv(
@@ -190,7 +190,7 @@ pub(super) extern "C" fn post_recv(
         next = request.next;
     }
     world.progress(pair.handle);
-    posted(result, bad, world.host.config.apple())
+    posted(result, bad, world.host.config.apple)
 }
 
 #[cfg(test)]
