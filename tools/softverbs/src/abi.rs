@@ -242,7 +242,7 @@ structs! {
         sg_list: *mut ibv_sge,
         num_sge: c_int,
     }
-    /// What follows stands for unions and their tags that SEND does not use.
+    /// `_unions` has room for unions and their tags that SEND does not use.
     ibv_send_wr {
         wr_id: u64,
         next: *mut Self,
