@@ -1,9 +1,6 @@
 //! A communicator: a socket to each other rank, and work that goes over them in turn.
 
-use crate::{
-    Table, fault, lock, memory, reduce,
-    stream::{self, Stream},
-};
+use crate::{Table, fault, lock, memory, reduce, stream};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -27,11 +24,10 @@ pub(crate) const INVALID_ARGUMENT: i32 = 4;
 pub(crate) const INVALID_USAGE: i32 = 5;
 pub(crate) const REMOTE: i32 = 6;
 
-/// A call, in addresses and bytes.
+/// A call, in addresses and bytes. Of a `Reduce` without a root every rank has the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    AllReduce { src: usize, dst: usize, len: usize, dtype: i32, op: i32 },
-    Reduce { src: usize, dst: usize, len: usize, dtype: i32, op: i32, root: usize },
+    Reduce { src: usize, dst: usize, len: usize, dtype: i32, op: i32, root: Option<usize> },
     Broadcast { src: usize, dst: usize, len: usize, root: usize },
     AllGather { src: usize, dst: usize, len: usize },
     ReduceScatter { src: usize, dst: usize, len: usize, dtype: i32, op: i32 },
@@ -146,7 +142,7 @@ impl Comm {
 
     /// Put work on a stream.
     pub(crate) fn give(self: &Arc<Self>, parts: Vec<Part>, on: usize) -> i32 {
-        let Some(stream): Option<Arc<Stream>> = stream::find(on) else { return INVALID_ARGUMENT };
+        let Some(stream) = stream::find(on) else { return INVALID_ARGUMENT };
         let error = self.error.load(Ordering::Acquire);
         if error != 0 {
             return error;
@@ -160,7 +156,7 @@ impl Comm {
             turns.0 - 1
         };
         let comm = Arc::clone(self);
-        stream.give(Box::new(move || comm.work(&parts, turn)));
+        stream.give(move || comm.work(&parts, turn));
         0
     }
 
@@ -169,13 +165,12 @@ impl Comm {
         let n = self.size();
         let known = memory::is_known;
         match *part {
-            Part::AllReduce { src, dst, len, .. } => known(src, len) && known(dst, len),
-            Part::Reduce { src, dst, len, root, .. } | Part::Broadcast { src, dst, len, root } => {
-                let (gives, gets) = match part {
-                    Part::Reduce { .. } => (true, self.rank == root),
-                    _ => (self.rank == root, true),
-                };
-                root < n && (!gives || known(src, len)) && (!gets || known(dst, len))
+            Part::Reduce { src, dst, len, root, .. } => {
+                let gets = root.is_none_or(|r| r == self.rank);
+                root.is_none_or(|r| r < n) && known(src, len) && (!gets || known(dst, len))
+            }
+            Part::Broadcast { src, dst, len, root } => {
+                root < n && (self.rank != root || known(src, len)) && known(dst, len)
             }
             Part::AllGather { src, dst, len } => known(src, len) && known(dst, len * n),
             Part::ReduceScatter { src, dst, len, .. } => known(src, len * n) && known(dst, len),
@@ -242,25 +237,15 @@ impl Comm {
         let write =
             |at: usize, bytes: &[u8]| unsafe { memory::write(at, bytes.len()) }.copy_from_slice(bytes);
         match *part {
-            Part::AllReduce { src, dst, len, dtype, op } => {
-                let own = read(src, len);
-                let mut all = vec![own.clone(); n];
-                let ins = rows(&mut all, me);
-                self.exchange(others().map(|r| Out(r, &own)).collect(), ins)?;
-                let mut out = vec![0; len];
-                reduce::reduce(dtype, op, &all.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out);
-                write(dst, &out);
-            }
             Part::Reduce { src, dst, len, dtype, op, root } => {
                 let own = read(src, len);
-                if me != root {
-                    return self.exchange(vec![Out(root, &own)], Vec::new());
+                let gets = |r: usize| root.is_none_or(|root| root == r);
+                let mut all = vec![own.clone(); n];
+                let ins = if gets(me) { rows(&mut all, me) } else { Vec::new() };
+                self.exchange(others().filter(|&r| gets(r)).map(|r| Out(r, &own)).collect(), ins)?;
+                if gets(me) {
+                    write(dst, &reduce::reduce(dtype, op, &all));
                 }
-                let mut all = vec![own; n];
-                self.exchange(Vec::new(), rows(&mut all, me))?;
-                let mut out = vec![0; len];
-                reduce::reduce(dtype, op, &all.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out);
-                write(dst, &out);
             }
             Part::Broadcast { src, dst, len, root } => {
                 if me == root {
@@ -284,9 +269,7 @@ impl Comm {
                 let mut all = vec![own[me * len..][..len].to_vec(); n];
                 let outs = others().map(|r| Out(r, &own[r * len..][..len])).collect();
                 self.exchange(outs, rows(&mut all, me))?;
-                let mut out = vec![0; len];
-                reduce::reduce(dtype, op, &all.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out);
-                write(dst, &out);
+                write(dst, &reduce::reduce(dtype, op, &all));
             }
             Part::Send { .. } | Part::Recv { .. } => {}
         }

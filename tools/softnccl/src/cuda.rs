@@ -5,7 +5,10 @@ use std::{
     cell::Cell,
     env,
     ffi::{c_char, c_int, c_uint},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -36,6 +39,11 @@ fn visible() -> &'static [c_int] {
     })
 }
 
+/// The number on the machine of a device of this process.
+fn number(device: c_int) -> Option<c_int> {
+    visible().get(usize::try_from(device).ok()?).copied()
+}
+
 /// The current device's number on the machine.
 pub(crate) fn current() -> Option<c_int> {
     visible().get(CURRENT.get().checked_sub(1)?).copied()
@@ -60,9 +68,7 @@ export! {
     fn cuInit(flags: c_uint) -> Code {
         if flags == 0 { 0 } else { INVALID_VALUE }
     }
-}
 
-export! {
     fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
         let words = match code {
             0 => c"no error",
@@ -79,28 +85,17 @@ export! {
         };
         put(text, words.as_ptr())
     }
-}
 
-export! {
     fn cuDeviceGetCount(n: *mut c_int) -> Code {
         put(n, visible().len() as c_int)
     }
-}
 
-export! {
     fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code {
-        match usize::try_from(ordinal) {
-            Ok(o) if o < visible().len() => put(device, ordinal),
-            _ => INVALID_DEVICE,
-        }
+        if number(ordinal).is_some() { put(device, ordinal) } else { INVALID_DEVICE }
     }
-}
 
-export! {
     fn cuDeviceGetName(text: *mut u8, len: c_int, device: c_int) -> Code {
-        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-            return INVALID_DEVICE;
-        };
+        let Some(number) = number(device) else { return INVALID_DEVICE };
         let name = format!("soft device {number}\0");
         if text.is_null() || (len as usize) < name.len() {
             return INVALID_VALUE;
@@ -109,29 +104,18 @@ export! {
         unsafe { text.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
         0
     }
-}
 
-export! {
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
-        let Some(number) = usize::try_from(device).ok().and_then(|d| visible().get(d)) else {
-            return INVALID_DEVICE;
-        };
+        let Some(number) = number(device) else { return INVALID_DEVICE };
         let mut id = *b"soft device 0000";
         id[12..].copy_from_slice(&number.to_be_bytes());
         put(uuid, id)
     }
-}
 
-export! {
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Code {
-        match usize::try_from(device) {
-            Ok(d) if d < visible().len() => put(context, d + 1),
-            _ => INVALID_DEVICE,
-        }
+        if number(device).is_some() { put(context, device as usize + 1) } else { INVALID_DEVICE }
     }
-}
 
-export! {
     fn cuCtxSetCurrent(context: usize) -> Code {
         if context > visible().len() {
             return INVALID_CONTEXT;
@@ -139,9 +123,7 @@ export! {
         CURRENT.set(context);
         0
     }
-}
 
-export! {
     fn cuCtxGetCurrent(context: *mut usize) -> Code {
         put(context, CURRENT.get())
     }
@@ -159,9 +141,7 @@ export! {
     fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Code {
         alloc(at, len)
     }
-}
 
-export! {
     fn cuMemFree_v2(at: u64) -> Code {
         within(|| {
             // The driver waits for the device too.
@@ -169,42 +149,32 @@ export! {
             if memory::give(at as usize) { 0 } else { INVALID_VALUE }
         })
     }
-}
 
-export! {
     fn cuMemAllocAsync(at: *mut u64, len: usize, on: usize) -> Code {
         if stream::find(on).is_none() { INVALID_HANDLE } else { alloc(at, len) }
     }
-}
 
-export! {
     fn cuMemFreeAsync(at: u64, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
             if !memory::is_known(at as usize, 1) {
                 return INVALID_VALUE;
             }
-            stream.give(Box::new(move || {
+            stream.give(move || {
                 memory::give(at as usize);
-            }));
+            });
             0
         })
     }
-}
 
-export! {
     fn cuMemAllocHost_v2(at: *mut u64, len: usize) -> Code {
         alloc(at, len)
     }
-}
 
-export! {
     fn cuMemFreeHost(at: u64) -> Code {
         cuMemFree_v2(at)
     }
-}
 
-export! {
     fn cuMemcpyAsync(dst: u64, src: u64, len: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
@@ -224,65 +194,52 @@ export! {
                     memory::write(dst, len).copy_from_slice(&bytes);
                 }
             };
-            stream.give(Box::new(copy));
+            stream.give(copy);
             if !there {
                 stream::finish_all();
             }
             0
         })
     }
-}
 
-export! {
     fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> Code {
         within(|| put(stream, stream::create()))
     }
-}
 
-export! {
     fn cuStreamDestroy_v2(id: usize) -> Code {
         if stream::destroy(id) { 0 } else { INVALID_HANDLE }
     }
 }
 
-/// Place at which an event was recorded: the stream, and the work given to it before.
-type Event = Option<(Arc<stream::Stream>, u64)>;
-
-static EVENTS: Mutex<Table<Event>> = Mutex::new(Table::new());
+/// Events, and whether their streams have come past the place at which they were recorded last.
+static EVENTS: Mutex<Table<Arc<AtomicBool>>> = Mutex::new(Table::new());
 
 export! {
     fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Code {
-        within(|| put(event, lock(&EVENTS).add(None)))
+        within(|| put(event, lock(&EVENTS).add(Arc::new(true.into()))))
     }
-}
 
-export! {
     fn cuEventRecord(event: usize, on: usize) -> Code {
         within(|| {
             let Some(stream) = stream::find(on) else { return INVALID_HANDLE };
+            let past = Arc::new(AtomicBool::new(false));
             match lock(&EVENTS).rows.get_mut(&event) {
-                Some(e) => {
-                    let given = stream.given();
-                    *e = Some((stream, given));
-                    0
-                }
-                None => INVALID_HANDLE,
+                Some(e) => *e = Arc::clone(&past),
+                None => return INVALID_HANDLE,
             }
+            stream.give(move || past.store(true, Ordering::Release));
+            0
         })
     }
-}
 
-export! {
     fn cuEventQuery(event: usize) -> Code {
         match lock(&EVENTS).rows.get(&event) {
-            Some(Some((stream, mark))) if !stream.is_past(*mark) => NOT_READY,
-            Some(_) => 0,
+            Some(past) if past.load(Ordering::Acquire) => 0,
+            Some(_) => NOT_READY,
             None => INVALID_HANDLE,
         }
     }
-}
 
-export! {
     fn cuEventDestroy_v2(event: usize) -> Code {
         if lock(&EVENTS).rows.remove(&event).is_some() { 0 } else { INVALID_HANDLE }
     }

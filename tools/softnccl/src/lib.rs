@@ -14,13 +14,13 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "a C interface and memory that its callers vouch for, for tests")]
 
-/// A function of the C interface.
+/// Functions of the C interface.
 macro_rules! export {
-    (fn $name:ident($($arg:ident: $t:ty),*) -> $out:ty $body:block) => {
+    ($(fn $name:ident($($arg:ident: $t:ty),*) -> $out:ty $body:block)*) => {$(
         // SAFETY: the name is NVIDIA's, and nothing else in a program that loads this for it has it.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $t),*) -> $out $body
-    };
+    )*};
 }
 
 mod comm;

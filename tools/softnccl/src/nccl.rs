@@ -52,9 +52,7 @@ export! {
     fn ncclGetVersion(out: *mut c_int) -> Code {
         put(out, version())
     }
-}
 
-export! {
     fn ncclGetErrorString(code: Code) -> *const c_char {
         match code {
             0 => c"no error",
@@ -68,9 +66,7 @@ export! {
         }
         .as_ptr()
     }
-}
 
-export! {
     fn ncclGetUniqueId(out: *mut Id) -> Code {
         let mut id = Id([0; 128]);
         match File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut id.0)) {
@@ -78,9 +74,7 @@ export! {
             Err(_) => SYSTEM,
         }
     }
-}
 
-export! {
     fn ncclCommInitRankConfig(out: *mut usize, size: c_int, id: Id, rank: c_int, config: *const Config) -> Code {
         if !config.is_null() {
             // SAFETY: the caller gives a configuration, of which this is the beginning in every version.
@@ -98,31 +92,23 @@ export! {
             Err(code) => code,
         }
     }
-}
 
-export! {
     fn ncclCommGetAsyncError(comm: usize, out: *mut Code) -> Code {
         match comm::find(comm) {
             Some(c) => put(out, c.error.load(Ordering::Acquire)),
             None => INVALID_ARGUMENT,
         }
     }
-}
 
-export! {
     fn ncclCommAbort(comm: usize) -> Code {
         if comm::abort(comm) { 0 } else { INVALID_ARGUMENT }
     }
-}
 
-export! {
     fn ncclGroupStart() -> Code {
         GROUP.with_borrow_mut(|g| g.0 += 1);
         0
     }
-}
 
-export! {
     fn ncclGroupEnd() -> Code {
         let calls = GROUP.with_borrow_mut(|(depth, calls)| {
             if *depth == 0 {
@@ -168,44 +154,32 @@ fn bytes(count: usize, dtype: c_int) -> Option<usize> {
 export! {
     fn ncclAllReduce(src: usize, dst: usize, count: usize, dtype: c_int, op: c_int, comm: usize, stream: usize) -> Code {
         let len = bytes(count, dtype).filter(|_| reduce::is_known(op));
-        call(comm, stream, len.map(|len| Part::AllReduce { src, dst, len, dtype, op }))
+        call(comm, stream, len.map(|len| Part::Reduce { src, dst, len, dtype, op, root: None }))
     }
-}
 
-export! {
     fn ncclReduce(src: usize, dst: usize, count: usize, dtype: c_int, op: c_int, root: c_int, comm: usize, stream: usize) -> Code {
         let len = bytes(count, dtype).filter(|_| reduce::is_known(op));
-        call(comm, stream, len.map(|len| Part::Reduce { src, dst, len, dtype, op, root: root as usize }))
+        call(comm, stream, len.map(|len| Part::Reduce { src, dst, len, dtype, op, root: Some(root as usize) }))
     }
-}
 
-export! {
     fn ncclBroadcast(src: usize, dst: usize, count: usize, dtype: c_int, root: c_int, comm: usize, stream: usize) -> Code {
         let len = bytes(count, dtype);
         call(comm, stream, len.map(|len| Part::Broadcast { src, dst, len, root: root as usize }))
     }
-}
 
-export! {
     fn ncclAllGather(src: usize, dst: usize, count: usize, dtype: c_int, comm: usize, stream: usize) -> Code {
         call(comm, stream, bytes(count, dtype).map(|len| Part::AllGather { src, dst, len }))
     }
-}
 
-export! {
     fn ncclReduceScatter(src: usize, dst: usize, count: usize, dtype: c_int, op: c_int, comm: usize, stream: usize) -> Code {
         let len = bytes(count, dtype).filter(|_| reduce::is_known(op));
         call(comm, stream, len.map(|len| Part::ReduceScatter { src, dst, len, dtype, op }))
     }
-}
 
-export! {
     fn ncclSend(src: usize, count: usize, dtype: c_int, to: c_int, comm: usize, stream: usize) -> Code {
         call(comm, stream, bytes(count, dtype).map(|len| Part::Send { src, len, to: to as usize }))
     }
-}
 
-export! {
     fn ncclRecv(dst: usize, count: usize, dtype: c_int, from: c_int, comm: usize, stream: usize) -> Code {
         call(comm, stream, bytes(count, dtype).map(|len| Part::Recv { dst, len, from: from as usize }))
     }

@@ -69,8 +69,9 @@ macro_rules! float {
     }};
 }
 
-/// Reduce the contributions of all ranks, in the order of ranks, into `out`.
-pub(crate) fn reduce(dtype: i32, op: i32, parts: &[&[u8]], out: &mut [u8]) {
+/// Reduce the contributions of all ranks, in the order of ranks.
+pub(crate) fn reduce(dtype: i32, op: i32, parts: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = vec![0; parts[0].len()];
     match dtype {
         0 => whole!(i8, op, parts, out),
         1 => whole!(u8, op, parts, out),
@@ -84,4 +85,5 @@ pub(crate) fn reduce(dtype: i32, op: i32, parts: &[&[u8]], out: &mut [u8]) {
         9 => float!(bf16, f32, bf16::to_f32, bf16::from_f32, op, parts, out),
         _ => {}
     }
+    out
 }

@@ -1,5 +1,5 @@
 //! The part of `infiniband/verbs.h` that clients with SEND and RECV see, re-declared with the header's own names.
-//! Programs that were compiled against the header itself hold it to that: rdma-core's own, and `conform.c` (`cargo xtask test --only rdma`).
+//! Fields that nobody here uses are room, under a name that begins with `_`. Programs that were compiled against the header itself hold all of it to that: rdma-core's own, and `conform.c` (`cargo xtask test --only rdma`).
 #![allow(unsafe_code, reason = "functions in the tables of a C interface")]
 #![allow(non_camel_case_types, missing_debug_implementations)]
 
@@ -62,147 +62,19 @@ pub(crate) const IBV_WC_WITH_IMM: c_uint = 2;
 
 pub(crate) const IBV_MTU_1024: u32 = 3;
 pub(crate) const IBV_MTU_4096: u32 = 5;
-pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
+
+pub(crate) const IBV_PORT_DOWN: u32 = 1;
+pub(crate) const IBV_PORT_ACTIVE: u32 = 4;
+pub(crate) const IBV_NODE_CA: c_int = 1;
+pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
+pub(crate) const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
+pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
 /// Aligned as the header's union with 64-bit members.
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ibv_gid {
     pub(crate) raw: [u8; 16],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_gid_entry {
-    pub(crate) gid: ibv_gid,
-    pub(crate) gid_index: u32,
-    pub(crate) port_num: u32,
-    pub(crate) gid_type: u32,
-    pub(crate) ndev_ifindex: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_global_route {
-    pub(crate) dgid: ibv_gid,
-    pub(crate) flow_label: u32,
-    pub(crate) sgid_index: u8,
-    pub(crate) hop_limit: u8,
-    pub(crate) traffic_class: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_ah_attr {
-    pub(crate) grh: ibv_global_route,
-    pub(crate) dlid: u16,
-    pub(crate) sl: u8,
-    pub(crate) src_path_bits: u8,
-    pub(crate) static_rate: u8,
-    pub(crate) is_global: u8,
-    pub(crate) port_num: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_qp_cap {
-    pub(crate) max_send_wr: u32,
-    pub(crate) max_recv_wr: u32,
-    pub(crate) max_send_sge: u32,
-    pub(crate) max_recv_sge: u32,
-    pub(crate) max_inline_data: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ibv_qp_init_attr {
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: *mut ibv_cq,
-    pub(crate) recv_cq: *mut ibv_cq,
-    pub(crate) srq: *mut c_void,
-    pub(crate) cap: ibv_qp_cap,
-    pub(crate) qp_type: u32,
-    pub(crate) sq_sig_all: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_qp_attr {
-    pub(crate) qp_state: u32,
-    pub(crate) cur_qp_state: u32,
-    pub(crate) path_mtu: u32,
-    pub(crate) path_mig_state: u32,
-    pub(crate) qkey: u32,
-    pub(crate) rq_psn: u32,
-    pub(crate) sq_psn: u32,
-    pub(crate) dest_qp_num: u32,
-    pub(crate) qp_access_flags: c_uint,
-    pub(crate) cap: ibv_qp_cap,
-    pub(crate) ah_attr: ibv_ah_attr,
-    pub(crate) alt_ah_attr: ibv_ah_attr,
-    pub(crate) pkey_index: u16,
-    pub(crate) alt_pkey_index: u16,
-    pub(crate) en_sqd_async_notify: u8,
-    pub(crate) sq_draining: u8,
-    pub(crate) max_rd_atomic: u8,
-    pub(crate) max_dest_rd_atomic: u8,
-    pub(crate) min_rnr_timer: u8,
-    pub(crate) port_num: u8,
-    pub(crate) timeout: u8,
-    pub(crate) retry_cnt: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) alt_port_num: u8,
-    pub(crate) alt_timeout: u8,
-    pub(crate) rate_limit: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ibv_sge {
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_recv_wr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut Self,
-    pub(crate) sg_list: *mut ibv_sge,
-    pub(crate) num_sge: c_int,
-}
-
-/// `wr` and `bind_mw` stand for unions that SEND does not use.
-#[repr(C)]
-pub(crate) struct ibv_send_wr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut Self,
-    pub(crate) sg_list: *mut ibv_sge,
-    pub(crate) num_sge: c_int,
-    pub(crate) opcode: u32,
-    pub(crate) send_flags: c_uint,
-    pub(crate) imm_data: u32,
-    pub(crate) wr: [u64; 4],
-    pub(crate) qp_type: u32,
-    pub(crate) bind_mw: [u64; 6],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ibv_wc {
-    pub(crate) wr_id: u64,
-    pub(crate) status: u32,
-    pub(crate) opcode: u32,
-    pub(crate) vendor_err: u32,
-    pub(crate) byte_len: u32,
-    pub(crate) imm_data: u32,
-    pub(crate) qp_num: u32,
-    pub(crate) src_qp: u32,
-    pub(crate) wc_flags: c_uint,
-    pub(crate) pkey_index: u16,
-    pub(crate) slid: u16,
-    pub(crate) sl: u8,
-    pub(crate) dlid_path_bits: u8,
 }
 
 /// A mutex and a condition of C, which are there for their size: this library locks neither.
@@ -217,117 +89,230 @@ pub(crate) type Condition = [u64; 6];
 /// An entry of a table that no client of SEND and RECV calls.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>; // SAFETY: never called.
 
-#[repr(C)]
-pub(crate) struct ibv_device {
-    pub(crate) _ops: [Unused; 2],
-    pub(crate) node_type: c_int,
-    pub(crate) transport_type: c_int,
-    pub(crate) name: [c_char; 64],
-    pub(crate) dev_name: [c_char; 64],
-    pub(crate) dev_path: [c_char; 256],
-    pub(crate) ibdev_path: [c_char; 256],
+macro_rules! structs {
+    ($derives:tt $($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive $derives]
+        pub(crate) struct $name {
+            $(pub(crate) $field: $type,)*
+        }
+    )*};
 }
 
-/// Functions that the header's inline functions call: the only way to post and to poll.
-#[repr(C)]
-#[derive(Default)]
-pub(crate) struct ibv_context_ops {
-    pub(crate) _compat_query_device: Unused,
-    pub(crate) _compat_query_port: Unused,
-    pub(crate) _compat_alloc_pd: Unused,
-    pub(crate) _compat_dealloc_pd: Unused,
-    pub(crate) _compat_reg_mr: Unused,
-    pub(crate) _compat_rereg_mr: Unused,
-    pub(crate) _compat_dereg_mr: Unused,
-    pub(crate) alloc_mw: Unused,
-    pub(crate) bind_mw: Unused,
-    pub(crate) dealloc_mw: Unused,
-    pub(crate) _compat_create_cq: Unused,
-    pub(crate) poll_cq: Option<extern "C" fn(&ibv_cq, c_int, *mut ibv_wc) -> c_int>,
-    pub(crate) req_notify_cq: Option<extern "C" fn(&ibv_cq, c_int) -> c_int>,
-    pub(crate) _compat_cq_event: Unused,
-    pub(crate) _compat_resize_cq: Unused,
-    pub(crate) _compat_destroy_cq: Unused,
-    pub(crate) _compat_create_srq: Unused,
-    pub(crate) _compat_modify_srq: Unused,
-    pub(crate) _compat_query_srq: Unused,
-    pub(crate) _compat_destroy_srq: Unused,
-    pub(crate) post_srq_recv: Unused,
-    pub(crate) _compat_create_qp: Unused,
-    pub(crate) _compat_query_qp: Unused,
-    pub(crate) _compat_modify_qp: Unused,
-    pub(crate) _compat_destroy_qp: Unused,
-    pub(crate) post_send: Option<extern "C" fn(&ibv_qp, *mut ibv_send_wr, &mut *mut ibv_send_wr) -> c_int>,
-    pub(crate) post_recv: Option<extern "C" fn(&ibv_qp, *mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> c_int>,
-    pub(crate) _compat_create_ah: Unused,
-    pub(crate) _compat_destroy_ah: Unused,
-    pub(crate) _compat_attach_mcast: Unused,
-    pub(crate) _compat_detach_mcast: Unused,
-    pub(crate) _compat_async_event: Unused,
+// Values.
+structs! {
+    (Clone, Copy, Debug, Default)
+    ibv_global_route {
+        dgid: ibv_gid,
+        _flow_label: u32,
+        sgid_index: u8,
+        _hops_and_class: [u8; 2],
+    }
+    ibv_ah_attr {
+        grh: ibv_global_route,
+        dlid: u16,
+        _level_bits_and_rate: [u8; 3],
+        is_global: u8,
+        port_num: u8,
+    }
+    ibv_qp_cap {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+    ibv_qp_attr {
+        qp_state: u32,
+        cur_qp_state: u32,
+        path_mtu: u32,
+        _migration_and_key: [u32; 2],
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: ibv_qp_cap,
+        ah_attr: ibv_ah_attr,
+        _alt_ah_attr: ibv_ah_attr,
+        _keys_and_draining: [u16; 3],
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        _alt_port: [u8; 2],
+        _rate_limit: u32,
+    }
+    ibv_sge {
+        addr: u64,
+        length: u32,
+        lkey: u32,
+    }
+    ibv_wc {
+        wr_id: u64,
+        status: u32,
+        opcode: u32,
+        _vendor_err: u32,
+        byte_len: u32,
+        imm_data: u32,
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        _path: [u16; 3],
+    }
+    ibv_port_attr {
+        state: u32,
+        max_mtu: u32,
+        active_mtu: u32,
+        gid_tbl_len: c_int,
+        _port_cap_flags: u32,
+        max_msg_sz: u32,
+        _counters: [u32; 2],
+        pkey_tbl_len: u16,
+        lid: u16,
+        _sm_lid: u16,
+        _lmc: u8,
+        max_vl_num: u8,
+        _subnet: [u8; 3],
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        _flags: u8,
+        port_cap_flags2: u16,
+    }
+    ibv_device_attr {
+        fw_ver: [c_char; 32],
+        _fw_ver: [c_char; 32],
+        node_guid: u64,
+        sys_image_guid: u64,
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        _hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        _device_cap_flags: c_uint,
+        max_sge: c_int,
+        _max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        _max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        _other_kinds: [c_int; 16],
+        max_pkeys: u16,
+        _local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+    /// Functions that the header's inline functions call: the only way to post and to poll.
+    ibv_context_ops {
+        _before_poll: [Unused; 11],
+        poll_cq: Option<extern "C" fn(&ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+        req_notify_cq: Option<extern "C" fn(&ibv_cq, c_int) -> c_int>,
+        _before_post: [Unused; 12],
+        post_send: Option<extern "C" fn(&ibv_qp, *mut ibv_send_wr, &mut *mut ibv_send_wr) -> c_int>,
+        post_recv: Option<extern "C" fn(&ibv_qp, *mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> c_int>,
+        _rest: [Unused; 5],
+    }
 }
 
-/// `abi_compat` null: there is no table of extensions before it.
-#[repr(C)]
-pub(crate) struct ibv_context {
-    pub(crate) device: *const ibv_device,
-    pub(crate) ops: ibv_context_ops,
-    pub(crate) cmd_fd: c_int,
-    pub(crate) async_fd: c_int,
-    pub(crate) num_comp_vectors: c_int,
-    pub(crate) mutex: Mutex,
-    pub(crate) abi_compat: *mut c_void,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_pd {
-    pub(crate) context: *const ibv_context,
-    pub(crate) handle: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_comp_channel {
-    pub(crate) context: *const ibv_context,
-    pub(crate) fd: c_int,
-    pub(crate) refcnt: c_int,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_cq {
-    pub(crate) context: *const ibv_context,
-    pub(crate) channel: *const ibv_comp_channel,
-    pub(crate) cq_context: *mut c_void,
-    pub(crate) handle: u32,
-    pub(crate) cqe: c_int,
-    pub(crate) mutex: Mutex,
-    pub(crate) cond: Condition,
-    pub(crate) comp_events_completed: u32,
-    pub(crate) async_events_completed: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_mr {
-    pub(crate) context: *const ibv_context,
-    pub(crate) pd: *const ibv_pd,
-    pub(crate) addr: *mut c_void,
-    pub(crate) length: usize,
-    pub(crate) handle: u32,
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_qp {
-    pub(crate) context: *const ibv_context,
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) pd: *const ibv_pd,
-    pub(crate) send_cq: *mut ibv_cq,
-    pub(crate) recv_cq: *mut ibv_cq,
-    pub(crate) srq: *mut c_void,
-    pub(crate) handle: u32,
-    pub(crate) qp_num: u32,
-    pub(crate) state: AtomicU32,
-    pub(crate) qp_type: u32,
-    pub(crate) mutex: Mutex,
-    pub(crate) cond: Condition,
-    pub(crate) events_completed: u32,
+// Objects and what points to them.
+structs! {
+    (Debug)
+    ibv_qp_init_attr {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut c_void,
+        cap: ibv_qp_cap,
+        qp_type: u32,
+        sq_sig_all: c_int,
+    }
+    ibv_recv_wr {
+        wr_id: u64,
+        next: *mut Self,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+    }
+    /// `_unions` has room for unions and their tags that SEND does not use.
+    ibv_send_wr {
+        wr_id: u64,
+        next: *mut Self,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+        opcode: u32,
+        send_flags: c_uint,
+        imm_data: u32,
+        _unions: [u64; 11],
+    }
+    ibv_device {
+        _ops: [Unused; 2],
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+    /// `abi_compat` null: there is no table of extensions before it.
+    ibv_context {
+        device: *const ibv_device,
+        ops: ibv_context_ops,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: Mutex,
+        abi_compat: *mut c_void,
+    }
+    ibv_pd {
+        context: *const ibv_context,
+        handle: u32,
+    }
+    ibv_comp_channel {
+        context: *const ibv_context,
+        fd: c_int,
+        refcnt: c_int,
+    }
+    ibv_cq {
+        context: *const ibv_context,
+        channel: *const ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: Mutex,
+        cond: Condition,
+        events_completed: [u32; 2],
+    }
+    ibv_mr {
+        context: *const ibv_context,
+        pd: *const ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+    ibv_qp {
+        context: *const ibv_context,
+        qp_context: *mut c_void,
+        pd: *const ibv_pd,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut c_void,
+        handle: u32,
+        qp_num: u32,
+        state: AtomicU32,
+        qp_type: u32,
+        mutex: Mutex,
+        cond: Condition,
+        events_completed: u32,
+    }
 }

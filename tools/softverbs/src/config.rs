@@ -1,14 +1,6 @@
 //! The devices, their cables, limits and faults: from `SOFTVERBS_...` variables, checked before the first device is shown.
 
-use std::{net::Ipv4Addr, path::PathBuf, str::FromStr, time::Duration};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// RC and UC as the InfiniBand specification has them.
-    Ib,
-    /// Thunderbolt as Apple's TN3205 and reports describe it.
-    Apple,
-}
+use std::{net::Ipv4Addr, path::PathBuf, str::FromStr};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Device {
@@ -25,8 +17,6 @@ pub(crate) struct Faults {
     pub(crate) duplicate: f64,
     pub(crate) corrupt: f64,
     pub(crate) reorder: f64,
-    /// Each message waits for up to this long.
-    pub(crate) delay: Duration,
 }
 
 /// Behaviours reported of providers that contradict each other: clients should bear any of them.
@@ -37,13 +27,14 @@ pub(crate) struct Quirks {
     pub(crate) no_channel: bool,
     /// Every so many receives end with an error.
     pub(crate) wc_err: Option<u64>,
-    /// Index of the IPv4-mapped GID; by default 1. Without one it differs from device to device.
-    pub(crate) gid_index: Option<usize>,
+    /// Index of the IPv4-mapped GID.
+    pub(crate) gid_index: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
-    pub(crate) mode: Mode,
+    /// Thunderbolt as Apple's TN3205 and reports describe it, in place of RC and UC as the InfiniBand specification has them.
+    pub(crate) apple: bool,
     pub(crate) devices: Vec<Device>,
     /// Pairs of addresses. Without any, all devices reach each other, as through a switch.
     pub(crate) cables: Option<Vec<(Ipv4Addr, Ipv4Addr)>>,
@@ -75,45 +66,39 @@ impl Config {
     /// # Errors
     /// The first variable that does not mean anything, and why.
     pub(crate) fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let mode = match value("MODE").as_deref() {
-            None | Some("ib") => Mode::Ib,
-            Some("apple") => Mode::Apple,
+        let apple = match value("MODE").as_deref() {
+            None | Some("ib") => false,
+            Some("apple") => true,
             Some(other) => return Err(format!("SOFTVERBS_MODE is ib or apple, not {other:?}")),
         };
-        let pick = |ib: usize, apple: usize| if mode == Mode::Apple { apple } else { ib };
         let names = value("DEVICES");
-        let plain = if mode == Mode::Apple { "rdma_en2=127.0.0.1" } else { "soft0=127.0.0.1" };
+        let plain = if apple { "rdma_en2=127.0.0.1" } else { "soft0=127.0.0.1" };
         let faults = Faults {
             drop: share(&value, "DROP")?,
             duplicate: share(&value, "DUPLICATE")?,
             corrupt: share(&value, "CORRUPT")?,
             reorder: share(&value, "REORDER")?,
-            delay: Duration::from_micros(number(&value, "DELAY_US", 0)?),
         };
         Ok(Self {
-            mode,
+            apple,
             devices: devices(names.as_deref().unwrap_or(plain))?,
             cables: value("CABLES").map(|text| cables(&text)).transpose()?,
             faults,
             quirks: quirks(&value("QUIRKS").unwrap_or_default())?,
             seed: number(&value, "SEED", 1)?,
             link_down: value("LINK_DOWN_FILE").map(PathBuf::from),
-            most_pairs: number(&value, "MAX_QP", pick(1024, 10))?,
-            most_regions: number(&value, "MAX_MR", pick(65_536, 100))?,
-            most_work: number(&value, "MAX_WR", if mode == Mode::Apple { 4095 } else { 16_384 })?,
-            least_work: number(&value, "MIN_DEPTH", if mode == Mode::Apple { 1024 } else { 1 })?,
-            most_bytes: number(&value, "MAX_MSG", pick(1 << 31, 4095 * 4096))?,
+            most_pairs: number(&value, "MAX_QP", if apple { 10 } else { 1024 })?,
+            most_regions: number(&value, "MAX_MR", if apple { 100 } else { 65_536 })?,
+            most_work: number(&value, "MAX_WR", if apple { 4095 } else { 16_384 })?,
+            least_work: number(&value, "MIN_DEPTH", if apple { 1024 } else { 1 })?,
+            most_bytes: number(&value, "MAX_MSG", if apple { 4095 * 4096 } else { 1 << 31 })?,
         })
-    }
-
-    pub(crate) fn apple(&self) -> bool {
-        self.mode == Mode::Apple
     }
 
     /// The table of a device's GIDs: one IPv4-mapped, the others link-local.
     pub(crate) fn gids(&self, device: usize) -> Vec<[u8; 16]> {
         let Some(own) = self.devices.get(device) else { return Vec::new() };
-        let mapped = self.mapped_at(device);
+        let mapped = self.quirks.gid_index;
         let gid = |index: usize| {
             let mut gid = [0; 16];
             if index == mapped {
@@ -127,11 +112,6 @@ impl Config {
             gid
         };
         (0..3.max(mapped + 1)).map(gid).collect()
-    }
-
-    /// Index of a device's IPv4-mapped GID.
-    pub(crate) fn mapped_at(&self, device: usize) -> usize {
-        self.quirks.gid_index.unwrap_or((device + 1) % 3)
     }
 
     pub(crate) fn cabled(&self, from: Ipv4Addr, to: Ipv4Addr) -> bool {
@@ -199,7 +179,7 @@ fn cables(text: &str) -> Result<Vec<(Ipv4Addr, Ipv4Addr)>, String> {
 }
 
 fn quirks(text: &str) -> Result<Quirks, String> {
-    let mut quirks = Quirks { gid_index: Some(1), ..Quirks::default() };
+    let mut quirks = Quirks { gid_index: 1, ..Quirks::default() };
     for item in text.split(',').filter(|i| !i.is_empty()) {
         let (name, value) = item.split_once('=').unwrap_or((item, ""));
         let wrong = || format!("SOFTVERBS_QUIRKS: {item:?} is no quirk");
@@ -210,10 +190,7 @@ fn quirks(text: &str) -> Result<Quirks, String> {
             ("wc_err", n) => {
                 quirks.wc_err = Some(n.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)?);
             }
-            ("gid_index", "vary") => quirks.gid_index = None,
-            ("gid_index", n) => {
-                quirks.gid_index = Some(n.parse().ok().filter(|n| *n < 16).ok_or_else(wrong)?);
-            }
+            ("gid_index", n) => quirks.gid_index = n.parse().ok().filter(|n| *n < 16).ok_or_else(wrong)?,
             _ => return Err(wrong()),
         }
     }
@@ -259,14 +236,11 @@ mod tests {
 
     #[test]
     fn the_mapped_gid_stands_where_the_quirk_says() {
-        for (quirk, at) in [("", [1, 1, 1]), ("gid_index=4", [4, 4, 4]), ("gid_index=vary", [1, 2, 0])] {
-            let config = parse(&[("DEVICES", "d=127.0.0.1*3"), ("QUIRKS", quirk)]).unwrap();
-            for (device, at) in at.into_iter().enumerate() {
-                let gids = config.gids(device);
-                let mapped: Vec<usize> =
-                    (0..gids.len()).filter(|&i| gids[i][10] == 0xff && gids[i][0] == 0).collect();
-                assert_eq!(mapped, [at], "{quirk} {device}");
-            }
+        for (quirk, at) in [("", 1), ("gid_index=4", 4)] {
+            let gids = parse(&[("QUIRKS", quirk)]).unwrap().gids(0);
+            let mapped: Vec<usize> =
+                (0..gids.len()).filter(|&i| gids[i][10] == 0xff && gids[i][0] == 0).collect();
+            assert_eq!(mapped, [at], "{quirk}");
         }
         for bad in ["what", "wc_err=0", "gid_index=99"] {
             assert!(parse(&[("QUIRKS", bad)]).is_err(), "{bad}");

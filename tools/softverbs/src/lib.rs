@@ -9,7 +9,7 @@
 //! A queue pair is a TCP listener on its device's address and its number is the port. On loopback addresses processes of one host reach each
 //! other; on private ones hosts do, such as network namespaces.
 //! SEND and RECV with immediate data, inline data and several parts work, over RC and UC, with completion channels. Nothing else does:
-//! no RDMA READ or WRITE, no UD, no shared receive queues, no asynchronous events.
+//! no RDMA READ or WRITE, no UD, no shared receive queues, no asynchronous events; their functions are not there.
 //!
 //! | variable `SOFTVERBS_` | meaning | default |
 //! |---|---|---|
@@ -18,13 +18,13 @@
 //! | `CABLES` | `address-address,...`: which devices are joined; without it all are, as by a switch | |
 //! | `LINK_DOWN_FILE` | while it is there, the addresses and names in it have no link; all, when it is empty | |
 //! | `DROP`, `DUPLICATE`, `CORRUPT`, `REORDER` | for UC, as a share: of packets (a message is lost with any), then of messages | 0 |
-//! | `DELAY_US`, `SEED` | each message of UC waits up to so long; which of them it strikes | 0, 1 |
+//! | `SEED` | which of them it strikes | 1 |
 //! | `QUIRKS` | with commas: see below | |
 //! | `MAX_QP`, `MAX_MR` | for each device of a process | 1024, 65536; `apple` 10, 100 |
 //! | `MAX_WR`, `MIN_DEPTH`, `MAX_MSG` | depth of a queue, the least it is rounded up to, bytes of a message | 16384, 1, 2^31; `apple` 4095, 1024, 16773120 |
 //!
 //! Quirks: `recv_needs_rts` (no receive is taken before the pair is ready to send), `mr_needs_remote` (regions without remote access are
-//! refused), `wc_err=N` (every Nth receive ends with status 21), `no_channel` (no completion channels), `gid_index=N` or `vary` (where the
+//! refused), `wc_err=N` (every Nth receive ends with status 21), `no_channel` (no completion channels), `gid_index=N` (where the
 //! IPv4-mapped GID stands; 1 by default).
 //!
 //! # What `apple` mode does, and who says so
@@ -44,10 +44,8 @@
 //! UC in `ib` mode: requests complete and reach nobody. In both: receives stay posted.
 
 mod abi;
-mod attributes;
 mod config;
 mod exports;
-mod host;
 mod memory;
 mod pair;
 mod queue;

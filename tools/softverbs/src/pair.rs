@@ -1,25 +1,10 @@
 //! A queue pair: what is posted, where its peer is, how its work ends, its states, and which attributes each step wants.
 
-use crate::{
-    abi::{
-        IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
-        IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE,
-        IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
-        IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
-        IBV_QPS_RTS, IBV_QPT_RC, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-        IBV_WC_WR_FLUSH_ERR, ibv_qp_attr, ibv_qp_cap, ibv_sge, ibv_wc,
-    },
-    config::Config,
-    host::Host,
-    queue::Entry,
-    receive::Incoming,
-    send::Sender,
-};
+use crate::{abi::*, config::Config, queue::Entry, receive::Incoming, send::Sender, world::Host};
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use std::{
     collections::VecDeque,
     net::{Ipv4Addr, TcpListener},
-    time::Instant,
 };
 
 pub(crate) const FRAME: usize = 4096;
@@ -29,7 +14,7 @@ pub(crate) const FRAME: usize = 4096;
 pub(crate) struct Errno(pub(crate) i32);
 
 /// A posted SEND.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Send {
     pub(crate) id: u64,
     pub(crate) list: Vec<ibv_sge>,
@@ -39,7 +24,6 @@ pub(crate) struct Send {
     pub(crate) solicited: bool,
     /// The data themselves, when they were taken at once.
     pub(crate) inline: Option<Vec<u8>>,
-    pub(crate) not_before: Option<Instant>,
 }
 
 /// A posted RECV.
@@ -87,13 +71,13 @@ pub(crate) struct Pair {
 
 /// Part of a queue's depth that a message takes: in `apple` mode depths are counted in frames.
 pub(crate) fn units(config: &Config, length: usize) -> u32 {
-    if config.apple() { u32::try_from(length.div_ceil(FRAME).max(1)).unwrap_or(u32::MAX) } else { 1 }
+    if config.apple { u32::try_from(length.div_ceil(FRAME).max(1)).unwrap_or(u32::MAX) } else { 1 }
 }
 
 /// Part of a queue's depth that can be used. A ring of N frames holds N - 1: reported of macOS, where 63 messages of
 /// 16 frames fit a depth of 1024.
 pub(crate) fn usable(config: &Config, depth: u32) -> u32 {
-    if config.apple() { depth.saturating_sub(1) } else { depth }
+    if config.apple { depth.saturating_sub(1) } else { depth }
 }
 
 /// "Operation timed out" of macOS: reported for a GID that this link does not lead to.
@@ -129,7 +113,7 @@ impl Pair {
         self.shape.kind == IBV_QPT_RC
     }
 
-    pub(crate) fn post_send(&mut self, host: &mut Host, mut send: Send) -> Result<(), Errno> {
+    pub(crate) fn post_send(&mut self, host: &Host, send: Send) -> Result<(), Errno> {
         let config = &host.config;
         let cap = &self.shape.cap;
         if self.state < IBV_QPS_RTS
@@ -139,16 +123,12 @@ impl Pair {
         {
             return Err(Errno(EINVAL));
         }
-        if config.apple() && send.immediate.is_some() {
+        if config.apple && send.immediate.is_some() {
             return Err(Errno(EOPNOTSUPP));
         }
         let units = units(config, send.length);
         if self.sender.used + units > usable(config, cap.max_send_wr) {
             return Err(Errno(ENOMEM));
-        }
-        let longest = config.faults.delay;
-        if !longest.is_zero() && !self.reliable() {
-            send.not_before = Some(Instant::now() + longest.mul_f64(host.random()));
         }
         self.sender.used += units;
         self.sender.waiting.push_back(send);
@@ -168,7 +148,7 @@ impl Pair {
         }
         self.receives_used += units;
         self.receives.push_back(receive);
-        if config.apple() {
+        if config.apple {
             self.incoming.iter_mut().for_each(|i| i.credit(units));
         }
         Ok(())
@@ -265,7 +245,7 @@ impl Pair {
         if mask & IBV_QP_STATE == 0 {
             return Err(Errno(EINVAL));
         }
-        if host.config.apple() && host.config.down(&[self.address]) {
+        if host.config.apple && host.config.down(&[self.address]) {
             return Err(Errno(EBUSY));
         }
         match (self.state, attr.qp_state) {
@@ -325,18 +305,18 @@ impl Pair {
             let gid = path.grh.dgid.raw;
             let mapped = gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff];
             // The other GIDs are of another kind, and lead nowhere.
-            if !mapped || usize::from(path.grh.sgid_index) != config.mapped_at(self.shape.device) {
+            if !mapped || usize::from(path.grh.sgid_index) != config.quirks.gid_index {
                 return Err(Errno(EINVAL));
             }
             Ipv4Addr::new(gid[12], gid[13], gid[14], gid[15])
-        } else if config.apple() {
+        } else if config.apple {
             return Err(Errno(EINVAL));
         } else {
             let ([a, b, ..], [c, d]) = (self.address.octets(), path.dlid.to_be_bytes());
             Ipv4Addr::new(a, b, c, d)
         };
         let cabled = crate::config::is_near(address) && config.cabled(self.address, address);
-        if config.apple() && !cabled {
+        if config.apple && !cabled {
             return Err(Errno(MACOS_ETIMEDOUT));
         }
         Ok(Peer { address, number: attr.dest_qp_num, cabled })

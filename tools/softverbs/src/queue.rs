@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 }
 
 /// Receiver of a queue's events, and the address of the client's completion queue.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) events: Arc<Events>,
     pub(crate) cookie: u64,
@@ -77,7 +77,7 @@ impl Events {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) capacity: usize,
@@ -98,19 +98,6 @@ pub(crate) enum Armed {
 }
 
 impl Queue {
-    pub(crate) fn new(capacity: usize, channel: Option<Channel>) -> Self {
-        Self {
-            entries: VecDeque::new(),
-            capacity,
-            overflow: false,
-            armed: None,
-            channel,
-            unacked_events: 0,
-            pairs: Vec::new(),
-            polled: None,
-        }
-    }
-
     pub(crate) fn push(&mut self, entry: Entry) {
         if self.entries.len() >= self.capacity {
             if !self.overflow {
@@ -130,10 +117,8 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for Channel {
     fn drop(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.events.forget(channel.cookie);
-        }
+        self.events.forget(self.cookie);
     }
 }

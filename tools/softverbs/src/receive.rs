@@ -1,14 +1,11 @@
 //! The receiving half of a queue pair: connections of the peer, and where their messages land.
 
 use crate::{
-    abi::{
-        IBV_QPS_ERR, IBV_QPS_RTR, IBV_WC_GENERAL_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
-        IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_SUCCESS,
-    },
-    host::Host,
+    abi::*,
     memory::scatter,
     pair::{Pair, units},
     wire::{Closed, Frame, Inbox},
+    world::Host,
 };
 use std::{
     io::{ErrorKind, Write},
@@ -131,7 +128,7 @@ impl Pair {
                         return Err(Closed);
                     }
                     incoming.known = true;
-                    if host.config.apple() {
+                    if host.config.apple {
                         let posted = self.receives.iter().map(|r| units(&host.config, r.length));
                         posted.for_each(|frames| incoming.credit(frames));
                     }
@@ -166,7 +163,7 @@ impl Pair {
     ) -> Landing {
         let Ok(Some((_, message))) = incoming.inbox.front() else { return Landing::Waits };
         let reliable = self.reliable();
-        let apple = host.config.apple();
+        let apple = host.config.apple;
         let length = message.len();
         let Some(receive) = self.receives.pop_front() else {
             if !reliable && !apple {

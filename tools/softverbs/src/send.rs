@@ -6,10 +6,10 @@
 
 use crate::{
     abi::{IBV_QPS_RTS, IBV_WC_LOC_PROT_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS},
-    host::Host,
     memory::gather,
     pair::{Pair, Send},
     wire::{Closed, Frame, Inbox},
+    world::Host,
 };
 use std::{
     collections::VecDeque,
@@ -73,8 +73,7 @@ impl Sender {
 impl Pair {
     /// Send what can be sent; `down`: the link is away.
     pub(crate) fn progress_send(&mut self, host: &mut Host, down: bool) -> bool {
-        let away = down || self.peer.is_some_and(|p| !p.cabled);
-        if away {
+        if down || self.peer.is_some_and(|p| !p.cabled) {
             return self.without_link(host);
         }
         let mut moved = self.connect(host);
@@ -106,7 +105,7 @@ impl Pair {
             }
             return self.give_up(host);
         }
-        if host.config.apple() || self.state != IBV_QPS_RTS || self.sender.writing.is_some() {
+        if host.config.apple || self.state != IBV_QPS_RTS || self.sender.writing.is_some() {
             return false;
         }
         let mut moved = false;
@@ -121,7 +120,7 @@ impl Pair {
         let Some(peer) = self.peer else { return false };
         let sender = &mut self.sender;
         // In `apple` mode the peer's credits come over the connection, before there is anything to send.
-        let wanted = host.config.apple() || !sender.waiting.is_empty();
+        let wanted = host.config.apple || !sender.waiting.is_empty();
         let early = sender.again_at.is_some_and(|t| Instant::now() < t);
         if sender.stream.is_some() || sender.lost || !wanted || early {
             return false;
@@ -204,9 +203,7 @@ impl Pair {
     /// The oldest request ends with an error, and the pair with it.
     fn end_with(&mut self, host: &mut Host, status: u32) {
         let writing = self.sender.writing.take().and_then(|w| w.send);
-        if let Some(send) = writing {
-            self.sender.unacked.push_back(send);
-        }
+        self.sender.unacked.extend(writing);
         let oldest = self.sender.unacked.pop_front().or_else(|| self.sender.waiting.pop_front());
         if let Some(send) = oldest {
             self.complete_send(host, &send, status);
@@ -220,13 +217,13 @@ impl Pair {
             let due = |t: &Instant| t.elapsed() > OVERTAKEN;
             return self.sender.held.as_ref().is_some_and(|(_, since)| due(since)) && self.release();
         }
-        let apple = host.config.apple();
+        let apple = host.config.apple;
         let lost = self.sender.lost;
         if self.sender.stream.is_none() && (apple || self.reliable() || !lost) {
             return false;
         }
         let Some(send) = self.sender.waiting.front() else { return false };
-        if send.not_before.is_some_and(|t| Instant::now() < t) || apple && self.sender.credits == 0 {
+        if apple && self.sender.credits == 0 {
             return false;
         }
         let segments = host.regions.segments(&send.list, self.shape.domain, false);
@@ -244,21 +241,19 @@ impl Pair {
                 return false;
             }
         }
+        self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
         if !self.reliable() {
             if lost || self.dropped(host, send.length) {
-                self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
                 self.complete_send(host, &send, IBV_WC_SUCCESS);
                 return self.next_message(host);
             }
             bytes = self.spoil(host, bytes);
             if self.sender.held.is_none() && host.strikes(host.config.faults.reorder) {
-                self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
                 self.sender.held = Some((bytes, Instant::now()));
                 self.complete_send(host, &send, IBV_WC_SUCCESS);
                 return self.next_message(host);
             }
         }
-        self.sender.credits = self.sender.credits.saturating_sub(u32::from(apple));
         self.sender.writing = Some(Writing { bytes, done: 0, send: Some(send) });
         true
     }
@@ -284,7 +279,7 @@ impl Pair {
             bytes[at] ^= 0x40;
         }
         // With credits only where the peer has a receive for the second one.
-        let room = !host.config.apple() || self.sender.credits > 1;
+        let room = !host.config.apple || self.sender.credits > 0;
         if room && host.strikes(host.config.faults.duplicate) {
             self.sender.credits = self.sender.credits.saturating_sub(1);
             bytes.extend_from_within(..);
@@ -323,7 +318,7 @@ impl Pair {
             self.sender.waiting.push_front(send);
         }
         self.sender.disconnect();
-        if host.config.apple() {
+        if host.config.apple {
             self.sender.again_at = Some(Instant::now() + AGAIN);
             self.sender.credits = 0;
         } else {

@@ -3,10 +3,9 @@
 use crate::{
     abi::{IBV_ACCESS_REMOTE_WRITE, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC, ibv_qp_attr, ibv_wc},
     config::Config,
-    host::Host,
-    memory::Region,
+    memory::{Region, Regions},
     pair::{Errno, Pair, Receive, Send, Shape},
-    queue::{Armed, Channel, Queue},
+    queue::{Entry, Queue},
     send::Sender,
 };
 use libc::{EAGAIN, EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
@@ -18,6 +17,58 @@ use std::{
 
 /// Error of create_qp for RC, as reported of Apple's provider: EOPNOTSUPP of macOS.
 const MACOS_EOPNOTSUPP: i32 = 102;
+
+/// State that all queue pairs of a process share: configuration, registered memory, completion queues, chance.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) config: Config,
+    pub(crate) regions: Regions,
+    pub(crate) queues: HashMap<u32, Queue>,
+    /// Protection domains, and how many objects are in each.
+    pub(crate) domains: HashMap<u32, u32>,
+    pub(crate) receives: u64,
+    chance: u64,
+    last: u32,
+}
+
+impl Host {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            chance: config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            config,
+            regions: Regions::default(),
+            queues: HashMap::new(),
+            domains: HashMap::new(),
+            receives: 0,
+            last: 0,
+        }
+    }
+
+    /// A number that no other object of this process has.
+    pub(crate) fn fresh(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    /// From 0 up to 1, the same row for the same seed.
+    pub(crate) fn random(&mut self) -> f64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Return whether something happens that has this share. Without any, the row of random numbers stays where it is.
+    pub(crate) fn strikes(&mut self, share: f64) -> bool {
+        share > 0.0 && self.random() < share
+    }
+
+    pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.push(entry);
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -33,7 +84,7 @@ impl World {
     pub(crate) fn create_domain(&mut self, device: usize) -> Result<u32, Errno> {
         let config = &self.host.config;
         // Reported of Apple's provider: without a link there is no protection domain.
-        if config.apple() && config.devices.get(device).is_none_or(|d| config.down(&[d.address])) {
+        if config.apple && config.devices.get(device).is_none_or(|d| config.down(&[d.address])) {
             return Err(Errno(EBUSY));
         }
         let id = self.host.fresh();
@@ -78,14 +129,12 @@ impl World {
 
     pub(crate) fn create_queue(&mut self, capacity: usize) -> u32 {
         let id = self.host.fresh();
-        self.host.queues.insert(id, Queue::new(capacity, None));
+        self.host.queues.insert(id, Queue { capacity, ..Queue::default() });
         id
     }
 
-    pub(crate) fn tell(&mut self, queue: u32, channel: Channel) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.channel = Some(channel);
-        }
+    pub(crate) fn with_queue(&mut self, queue: u32, f: impl FnOnce(&mut Queue)) {
+        self.host.queues.get_mut(&queue).map(f);
     }
 
     /// Refused while a queue pair uses it, or events that the client read were not acknowledged: real ones wait for those for ever.
@@ -105,40 +154,21 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn arm(&mut self, queue: u32, armed: Armed) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.armed = Some(armed);
-        }
-    }
-
-    /// The client has read an event of it.
-    pub(crate) fn told(&mut self, queue: u32) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.unacked_events += 1;
-        }
-    }
-
-    pub(crate) fn acknowledge(&mut self, queue: u32, events: u32) {
-        if let Some(queue) = self.host.queues.get_mut(&queue) {
-            queue.unacked_events = queue.unacked_events.saturating_sub(events);
-        }
-    }
-
     /// A new pair; its depths are those that it got.
     pub(crate) fn create_pair(&mut self, mut shape: Shape) -> Result<u32, Errno> {
         let config = &self.host.config;
         match shape.kind {
             IBV_QPT_UC => {}
-            IBV_QPT_RC if !config.apple() => {}
+            IBV_QPT_RC if !config.apple => {}
             IBV_QPT_RC => return Err(Errno(MACOS_EOPNOTSUPP)),
             _ => return Err(Errno(EOPNOTSUPP)),
         }
         let address = config.devices.get(shape.device).ok_or(Errno(EINVAL))?.address;
         let cap = &mut shape.cap;
-        let most_parts = if config.apple() { 1 } else { 16 };
+        let most_parts = if config.apple { 1 } else { 16 };
         if cap.max_send_wr.max(cap.max_recv_wr) > config.most_work
             || cap.max_send_sge.max(cap.max_recv_sge) > most_parts
-            || cap.max_inline_data > if config.apple() { 0 } else { 512 }
+            || cap.max_inline_data > if config.apple { 0 } else { 512 }
         {
             return Err(Errno(EINVAL));
         }
@@ -156,9 +186,7 @@ impl World {
         cap.max_recv_wr = cap.max_recv_wr.max(config.least_work);
         let (listener, number) = self.listen(address)?;
         for queue in [shape.send_queue, shape.recv_queue] {
-            if let Some(queue) = self.host.queues.get_mut(&queue) {
-                queue.pairs.push(number);
-            }
+            self.with_queue(queue, |q| q.pairs.push(number));
         }
         if let Some(users) = self.host.domains.get_mut(&shape.domain) {
             *users += 1;
@@ -200,10 +228,10 @@ impl World {
     pub(crate) fn destroy_pair(&mut self, number: u32) -> Result<(), Errno> {
         let pair = self.pairs.remove(&number).ok_or(Errno(EINVAL))?;
         for queue in [pair.shape.send_queue, pair.shape.recv_queue] {
-            if let Some(queue) = self.host.queues.get_mut(&queue) {
-                queue.pairs.retain(|p| *p != number);
-                queue.entries.retain(|e| e.wc.qp_num != number);
-            }
+            self.with_queue(queue, |q| {
+                q.pairs.retain(|p| *p != number);
+                q.entries.retain(|e| e.wc.qp_num != number);
+            });
         }
         self.leave(pair.shape.domain);
         Ok(())
@@ -214,7 +242,7 @@ impl World {
     }
 
     pub(crate) fn post_send(&mut self, number: u32, send: Send) -> Result<(), Errno> {
-        self.pairs.get_mut(&number).ok_or(Errno(EINVAL))?.post_send(&mut self.host, send)
+        self.pairs.get_mut(&number).ok_or(Errno(EINVAL))?.post_send(&self.host, send)
     }
 
     pub(crate) fn post_recv(&mut self, number: u32, receive: Receive) -> Result<(), Errno> {

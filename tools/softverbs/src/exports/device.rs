@@ -1,22 +1,10 @@
 //! Devices: the list, opening, and what they say of themselves.
 
 use super::{Context, ShownDevice, export, operations, refused, set_errno, shared, text, world};
-use crate::{
-    abi::{
-        IBV_GID_TYPE_ROCE_V2, IBV_MTU_1024, IBV_MTU_4096, Mutex, ibv_context, ibv_device, ibv_gid,
-        ibv_gid_entry,
-    },
-    attributes::{
-        IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_PORT_DOWN,
-        IBV_TRANSPORT_IB, ibv_device_attr, ibv_port_attr,
-    },
-    config::guid,
-    pair::Errno,
-};
-use libc::{EINVAL, EMFILE, ENODATA, c_char, c_int};
+use crate::{abi::*, config::guid, pair::Errno};
+use libc::{EINVAL, c_char, c_int};
 use std::{
     mem::{MaybeUninit, offset_of},
-    os::{fd::AsRawFd, unix::net::UnixStream},
     ptr,
     sync::OnceLock,
 };
@@ -39,7 +27,7 @@ fn list() -> Result<&'static List, Errno> {
             let ibv = ibv_device {
                 _ops: [None; 2],
                 node_type: IBV_NODE_CA,
-                transport_type: if config.apple() { TRANSPORT_THUNDERBOLT } else { IBV_TRANSPORT_IB },
+                transport_type: if config.apple { TRANSPORT_THUNDERBOLT } else { IBV_TRANSPORT_IB },
                 name: text(&device.name),
                 dev_name: text(&format!("uverbs{index}")),
                 dev_path: text("/nonexistent"),
@@ -85,21 +73,17 @@ export! {
     "IBVERBS_1.1" fn ibv_get_device_guid(device: &ShownDevice) -> u64 {
         world().host.config.devices.get(device.index).map_or(0, |d| guid(d.address)).to_be()
     }
-    "IBVERBS_1.9" fn ibv_get_device_index(device: &ShownDevice) -> c_int {
-        device.index as c_int
-    }
     "IBVERBS_1.1" fn ibv_open_device(device: &ShownDevice) -> *mut Context {
-        let Ok(events) = UnixStream::pair() else { return refused(Errno(EMFILE)) };
         let ibv = ibv_context {
             device: &raw const device.ibv,
             ops: operations(),
             cmd_fd: -1,
-            async_fd: events.0.as_raw_fd(),
+            async_fd: -1,
             num_comp_vectors: 1,
             mutex: Mutex::default(),
             abi_compat: ptr::null_mut(),
         };
-        Box::into_raw(Box::new(Context { ibv, device: device.index, events }))
+        Box::into_raw(Box::new(Context { ibv, device: device.index }))
     }
     "IBVERBS_1.1" fn ibv_close_device(context: Box<Context>) -> c_int {
         drop(context);
@@ -110,8 +94,6 @@ export! {
         let config = &world.host.config;
         let Some(device) = config.devices.get(context.device) else { return EINVAL };
         let int = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
-        // SAFETY: numbers only.
-        let zero: ibv_device_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         attr.write(ibv_device_attr {
             fw_ver: text("softverbs"),
             node_guid: guid(device.address).to_be(),
@@ -122,7 +104,7 @@ export! {
             vendor_part_id: 1,
             max_qp: int(config.most_pairs),
             max_qp_wr: config.most_work as c_int,
-            max_sge: if config.apple() { 1 } else { 16 },
+            max_sge: if config.apple { 1 } else { 16 },
             max_cq: 1024,
             max_cqe: 1 << 20,
             max_mr: int(config.most_regions),
@@ -132,7 +114,7 @@ export! {
             max_res_rd_atom: 256,
             max_pkeys: 1,
             phys_port_cnt: 1,
-            ..zero
+            ..ibv_device_attr::default()
         });
         0
     }
@@ -148,17 +130,17 @@ export! {
         let values = ibv_port_attr {
             state: if config.down(&[device.address]) { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
             max_mtu: IBV_MTU_4096,
-            active_mtu: if config.apple() { IBV_MTU_4096 } else { IBV_MTU_1024 },
+            active_mtu: if config.apple { IBV_MTU_4096 } else { IBV_MTU_1024 },
             gid_tbl_len: config.gids(context.device).len() as c_int,
             max_msg_sz: u32::try_from(config.most_bytes).unwrap_or(u32::MAX),
             pkey_tbl_len: 1,
-            lid: if config.apple() { 0 } else { u16::from_be_bytes([c, d]) },
+            lid: if config.apple { 0 } else { u16::from_be_bytes([c, d]) },
             max_vl_num: 1,
             active_width: 2,
             active_speed: 32,
             phys_state: 5,
             // Nothing says which one Apple's has; addressing is by GID, as on Ethernet.
-            link_layer: if config.apple() { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
+            link_layer: if config.apple { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
             ..ibv_port_attr::default()
         };
         let known = offset_of!(ibv_port_attr, port_cap_flags2);
@@ -178,22 +160,6 @@ export! {
             }
         }
     }
-    "IBVERBS_1.11" fn _ibv_query_gid_ex(
-        context: &Context,
-        port: u32,
-        index: u32,
-        entry: &mut MaybeUninit<ibv_gid_entry>,
-        _flags: u32,
-        size: usize,
-    ) -> c_int {
-        if size < size_of::<ibv_gid_entry>() {
-            return EINVAL;
-        }
-        let Some(raw) = gid_of(context, port, index as usize) else { return ENODATA };
-        let gid_type = if raw[0] == 0 { IBV_GID_TYPE_ROCE_V2 } else { 0 };
-        entry.write(ibv_gid_entry { gid: ibv_gid { raw }, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 });
-        0
-    }
     "IBVERBS_PRIVATE_34" fn ibv_query_gid_type(context: &Context, port: u8, index: u32, kind: &mut c_int) -> c_int {
         // Of the kernel's numbers: 0 for InfiniBand and RoCE v1, 1 for v2.
         match gid_of(context, port.into(), index as usize) {
@@ -204,22 +170,9 @@ export! {
             None => -1,
         }
     }
-    "IBVERBS_1.1" fn ibv_query_pkey(_context: &Context, _port: u8, _index: c_int, key: &mut u16) -> c_int {
-        *key = 0xffff;
-        0
-    }
-    "IBVERBS_1.5" fn ibv_get_pkey_index(_context: &Context, _port: u8, _key: u16) -> c_int {
-        0
-    }
-    // Waits for an event that never comes, as with a device to which nothing happens.
-    "IBVERBS_1.1" fn ibv_get_async_event(context: &Context, _event: *mut u8) -> c_int {
-        use std::io::Read;
-        let _ = (&context.events.0).read(&mut [0]);
+    // There is nothing in /sys to read.
+    "IBVERBS_1.0" fn ibv_read_sysfs_file(_folder: *const c_char, _file: *const c_char, _to: *mut c_char, _size: usize) -> c_int {
         -1
-    }
-    "IBVERBS_1.1" fn ibv_ack_async_event(_event: *mut u8) {}
-    "IBVERBS_1.1" fn ibv_fork_init() -> c_int {
-        0
     }
 }
 

@@ -7,8 +7,6 @@ mod device;
 mod memory;
 mod pair;
 mod queue;
-mod strings;
-mod unsupported;
 
 use crate::{
     abi::{ibv_comp_channel, ibv_context, ibv_context_ops, ibv_device},
@@ -20,7 +18,6 @@ use crate::{
 };
 use libc::{c_char, c_int};
 use std::{
-    os::unix::net::UnixStream,
     ptr,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -53,8 +50,6 @@ pub(crate) struct ShownDevice {
 pub(crate) struct Context {
     ibv: ibv_context,
     device: usize,
-    /// The readable end of a connection on which nothing ever comes: there are no asynchronous events.
-    events: (UnixStream, UnixStream),
 }
 
 #[repr(C)]

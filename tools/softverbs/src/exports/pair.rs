@@ -2,14 +2,11 @@
 
 use super::{code, export, keep, keep_moving, memory::Domain, refused, set_errno, world};
 use crate::{
-    abi::{
-        Condition, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-        Mutex, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    },
+    abi::*,
     memory::gather_inline,
     pair::{Errno, Receive, Send, Shape},
 };
-use libc::{EINVAL, EOPNOTSUPP, c_int};
+use libc::{EINVAL, EOPNOTSUPP, c_int, c_void};
 use std::{
     mem::MaybeUninit,
     ptr, slice,
@@ -95,6 +92,10 @@ export! {
         });
         0
     }
+    // ibv_rc_pingpong links to it.
+    "IBVERBS_1.6" fn ibv_qp_to_qp_ex(_pair: &ibv_qp) -> *mut c_void {
+        refused(Errno(EOPNOTSUPP))
+    }
 }
 
 /// The parts of a request.
@@ -154,7 +155,6 @@ pub(super) extern "C" fn post_send(
             signaled: signal_all || flag(IBV_SEND_SIGNALED),
             solicited: flag(IBV_SEND_SOLICITED),
             inline,
-            not_before: None,
         };
         let done = match request.opcode {
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => world.post_send(pair.handle, send),
@@ -167,7 +167,7 @@ pub(super) extern "C" fn post_send(
         next = request.next;
     }
     world.progress(pair.handle);
-    posted(result, bad, world.host.config.apple())
+    posted(result, bad, world.host.config.apple)
 }
 
 pub(super) extern "C" fn post_recv(
@@ -190,7 +190,7 @@ pub(super) extern "C" fn post_recv(
         next = request.next;
     }
     world.progress(pair.handle);
-    posted(result, bad, world.host.config.apple())
+    posted(result, bad, world.host.config.apple)
 }
 
 #[cfg(test)]

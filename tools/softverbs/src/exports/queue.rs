@@ -2,11 +2,11 @@
 
 use super::{Context, ShownChannel, device::ibv, export, keep, keep_moving, refused, set_errno, world};
 use crate::{
-    abi::{Condition, Mutex, ibv_comp_channel, ibv_cq, ibv_wc},
+    abi::*,
     pair::Errno,
-    queue::{self, Armed, Events},
+    queue::{Armed, Channel, Events},
 };
-use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_int, c_uint, c_void};
+use libc::{EAGAIN, EINVAL, EMFILE, ENOSYS, c_char, c_int, c_uint, c_void};
 use std::{os::fd::AsRawFd, ptr, sync::Arc};
 
 export! {
@@ -43,12 +43,12 @@ export! {
             cqe: entries,
             mutex: Mutex::default(),
             cond: Condition::default(),
-            comp_events_completed: 0,
-            async_events_completed: 0,
+            events_completed: [0; 2],
         }));
         if let Some(channel) = channel {
             let cookie = made.expose_provenance() as u64;
-            world.tell(handle, queue::Channel { events: Arc::clone(&channel.events), cookie });
+            let channel = Channel { events: Arc::clone(&channel.events), cookie };
+            world.with_queue(handle, |q| q.channel = Some(channel));
         }
         made
     }
@@ -67,7 +67,7 @@ export! {
                 let told: *mut ibv_cq = ptr::with_exposed_provenance_mut(address as usize);
                 // SAFETY: a queue takes its unread events with it, and none goes while the world is locked.
                 let (handle, told_cookie) = unsafe { ((*told).handle, (*told).cq_context) };
-                world.told(handle);
+                world.with_queue(handle, |q| q.unacked_events += 1);
                 *cookie = told_cookie;
                 break told;
             }
@@ -75,8 +75,24 @@ export! {
         *queue = address;
         0
     }
+    // In the words of the specification: the statuses that this device gives.
+    "IBVERBS_1.1" fn ibv_wc_status_str(status: u32) -> *const c_char {
+        match status {
+            IBV_WC_SUCCESS => c"success",
+            IBV_WC_LOC_LEN_ERR => c"local length error",
+            IBV_WC_LOC_PROT_ERR => c"local protection error",
+            IBV_WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
+            IBV_WC_REM_INV_REQ_ERR => c"remote invalid request error",
+            IBV_WC_REM_OP_ERR => c"remote operation error",
+            IBV_WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
+            IBV_WC_RNR_RETRY_EXC_ERR => c"RNR retry counter exceeded",
+            IBV_WC_GENERAL_ERR => c"general error",
+            _ => c"unknown",
+        }
+        .as_ptr()
+    }
     "IBVERBS_1.1" fn ibv_ack_cq_events(queue: &ibv_cq, events: c_uint) {
-        world().acknowledge(queue.handle, events);
+        world().with_queue(queue.handle, |q| q.unacked_events = q.unacked_events.saturating_sub(events));
     }
 }
 
@@ -96,7 +112,8 @@ pub(super) extern "C" fn poll_cq(queue: &ibv_cq, most: c_int, to: *mut ibv_wc) -
 
 pub(super) extern "C" fn req_notify_cq(queue: &ibv_cq, solicited_only: c_int) -> c_int {
     let mut world = world();
-    world.arm(queue.handle, if solicited_only == 0 { Armed::Any } else { Armed::Solicited });
+    let armed = if solicited_only == 0 { Armed::Any } else { Armed::Solicited };
+    world.with_queue(queue.handle, |q| q.armed = Some(armed));
     drop(world);
     keep_moving();
     0

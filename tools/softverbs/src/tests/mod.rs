@@ -6,13 +6,7 @@ mod reliable;
 mod unreliable;
 
 use crate::{
-    abi::{
-        IBV_ACCESS_LOCAL_WRITE, IBV_MTU_1024, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN,
-        IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-        IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN,
-        IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_QPT_UC,
-        ibv_qp_attr, ibv_qp_cap, ibv_sge, ibv_wc,
-    },
+    abi::*,
     config::Config,
     memory::Region,
     pair::{Errno, Receive, Send, Shape},
@@ -86,18 +80,18 @@ impl End {
         attr.ah_attr.is_global = 1;
         attr.ah_attr.port_num = 1;
         attr.ah_attr.grh.dgid.raw = gid;
-        attr.ah_attr.grh.sgid_index = self.world.host.config.mapped_at(0) as u8;
+        attr.ah_attr.grh.sgid_index = self.world.host.config.quirks.gid_index as u8;
         let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         self.step(attr, mask | self.rc(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
     }
 
-    /// RC: some 17 ms without the peer are too long, and some 20 ms without a receive of it.
-    fn ready_to_send(&mut self, rnr_retry: u8) -> Result<(), Errno> {
+    /// RC: some 17 ms without the peer are too long.
+    fn ready_to_send(&mut self) -> Result<(), Errno> {
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
             timeout: 10,
             retry_cnt: 3,
-            rnr_retry,
+            rnr_retry: 7,
             ..ibv_qp_attr::default()
         };
         let rc = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -106,7 +100,7 @@ impl End {
 
     fn gid(&self) -> [u8; 16] {
         let config = &self.world.host.config;
-        config.gids(0)[config.mapped_at(0)]
+        config.gids(0)[config.quirks.gid_index]
     }
 
     fn part(&self, at: usize, length: usize) -> ibv_sge {
@@ -116,16 +110,7 @@ impl End {
 
     fn post(&mut self, id: u64, at: usize, length: usize) -> Result<(), Errno> {
         let list = vec![self.part(at, length)];
-        let send = Send {
-            id,
-            list,
-            length,
-            immediate: None,
-            signaled: true,
-            solicited: false,
-            inline: None,
-            not_before: None,
-        };
+        let send = Send { id, list, length, signaled: true, ..Send::default() };
         self.world.post_send(self.pair, send)
     }
 
@@ -155,7 +140,7 @@ fn connected(kind: u32, a: &[(&str, &str)], b: &[(&str, &str)]) -> (End, End) {
     for (end, (gid, number)) in [(&mut a, bt), (&mut b, at)] {
         end.init().unwrap();
         end.ready_to_receive(gid, number).unwrap();
-        end.ready_to_send(7).unwrap();
+        end.ready_to_send().unwrap();
     }
     (a, b)
 }
