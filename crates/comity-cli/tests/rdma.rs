@@ -4,11 +4,10 @@
 
 mod common;
 
-use common::{COMITY, Ended, Meeting, comity};
+use common::{COMITY, Ended, Meeting, comity, hear};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    io::{BufRead, BufReader},
     process::{Child, Command},
     sync::mpsc::{Receiver, channel},
     thread,
@@ -179,16 +178,8 @@ impl Running {
             meeting.join(rank, &mut c);
             c.env("COMITY_LINKS", "rdma").arg("check").args(args);
             let mut child = c.spawn().unwrap();
-            let out: [Box<dyn std::io::Read + Send>; 2] =
-                [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
-            for out in out {
-                let send = send.clone();
-                thread::spawn(move || {
-                    for line in BufReader::new(out).lines().map_while(Result::ok) {
-                        let _ = send.send(format!("[{rank}] {line}"));
-                    }
-                });
-            }
+            let send = send.clone();
+            hear(&mut child, move |line| drop(send.send(format!("[{rank}] {line}"))));
             ranks.push(child);
         }
         Self { ranks, lines, heard: Vec::new(), _meeting: meeting }
