@@ -122,6 +122,20 @@ impl Job {
         self.processes().into_iter().filter(|p| p.name == name).collect()
     }
 
+    /// Waits for a process whose name begins so, with this in its environment, and this word in its command line.
+    pub(crate) fn wait_process(&self, name: &str, variable: &str, word: &str) -> Pid {
+        let is_it = |process: &Process| {
+            let has = |file: &str, word: &str| {
+                let bytes =
+                    std::fs::read(format!("/proc/{}/{file}", process.pid.as_raw_pid())).unwrap_or_default();
+                bytes.split(|b| *b == 0).any(|w| w == word.as_bytes())
+            };
+            process.name.starts_with(name) && has("environ", variable) && has("cmdline", word)
+        };
+        let what = format!("the process {word} of {variable}");
+        wait_for(&what, || self.processes().iter().find(|p| is_it(p)).map(|p| p.pid))
+    }
+
     /// Waits until `count` processes of this name run.
     pub(crate) fn wait_running(&self, name: &str, count: usize) -> Vec<Process> {
         wait_for(&format!("{count} processes {name}"), || {

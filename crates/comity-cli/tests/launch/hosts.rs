@@ -38,6 +38,17 @@ impl Hosts {
         self.word(name)
     }
 
+    /// Name of another stand-in, which does this before each run on `$host`.
+    pub(crate) fn behind(&self, first: &str) -> String {
+        let ssh = &self.ssh;
+        let lines = format!(
+            "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$before\" != -- ] || host=$w; before=$w; done\n\
+             {first}\nexec {ssh} \"$@\""
+        );
+        write_program(&self.path("behind"), &lines);
+        self.word("behind")
+    }
+
     pub(crate) fn start_with(
         &self,
         words: &[&str],
@@ -276,6 +287,18 @@ fn flags_of_mlx_are_taken() {
     assert_eq!(done.sorted(), ["[0] 0 40100 2", "[1] 1 40100 2"], "{}", done.err);
     let done = run(&["--print-python", "--python", "/opt/py"]);
     assert_eq!(done.out, "/opt/py\n");
+    // Where one does nothing it says so.
+    for (flags, says) in [
+        (&["--mpi-arg", "-v"][..], "--mpi-arg is for --backend mpi"),
+        (&["--connections-per-ip", "2"], "--connections-per-ip is for ranks on other hosts"),
+        (&["--hosts", "localhost", "--nccl-port", "99"], "--nccl-port is for --backend nccl"),
+        (
+            &["--hosts", "localhost", "--backend", "jaccl", "--starting-port", "9000"],
+            "--starting-port is for MLX's ring",
+        ),
+    ] {
+        run(&[flags, &["--", "true"]].concat()).ends(0).says(&[says]);
+    }
 }
 
 #[test]

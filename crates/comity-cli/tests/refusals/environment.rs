@@ -12,8 +12,10 @@ const COMMANDS: [(&[&str], &str); 4] = [
     (&["info", "--json"], "comity info: "),
 ];
 
-/// Variables of each launcher, with one that makes no sense, and words of the error.
-const VARIABLES: &[(&[(&str, &str)], &[&str])] = &[
+/// Variables of a launcher, of which one makes no sense, and words of the error.
+type Row = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+
+const VARIABLES: &[Row] = &[
     (&[("COMITY_RANK", "7"), ("COMITY_SIZE", "2")], &["COMITY_RANK"]),
     (&[("COMITY_RANK", "1\u{1b}[31m"), ("COMITY_SIZE", "2")], &["COMITY_RANK"]),
     (&[("COMITY_RANK", "0"), ("COMITY_SIZE", "2")], &["COMITY_STORE=host:port"]),
