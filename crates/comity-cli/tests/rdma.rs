@@ -51,6 +51,7 @@ fn right(n: usize, args: &[&str], env: &[(&str, &str)], links: &str) {
     assert!(header.contains(&format!("links {links},")), "{env:?}: {header}");
 }
 
+const MODES: [(&str, &str); 3] = [("COMITY_RDMA", "rc"), ("COMITY_RDMA", "uc"), ("SOFTVERBS_MODE", "apple")];
 const SOME: [&str; 3] = ["--quick", "--ops", "all_reduce,all_to_all,send,split"];
 
 #[test]
@@ -64,18 +65,10 @@ fn the_selftest_has_a_row_for_devices() {
 
 #[test]
 #[ignore = "needs COMITY_VERBS"]
-fn two_ranks_are_right() {
-    right(2, &["--quick"], &[("COMITY_RDMA", "rc")], "rdma");
-    right(2, &["--quick"], &[("COMITY_RDMA", "uc")], "rdma");
-    right(2, &["--quick"], &[("SOFTVERBS_MODE", "apple")], "rdma");
-}
-
-#[test]
-#[ignore = "needs COMITY_VERBS"]
-fn three_and_four_ranks_are_right() {
-    for n in [3, 4] {
-        for mode in [("COMITY_RDMA", "rc"), ("COMITY_RDMA", "uc"), ("SOFTVERBS_MODE", "apple")] {
-            right(n, &SOME, &[mode], "rdma");
+fn two_to_four_ranks_are_right() {
+    for (n, words) in [(2, &["--quick"][..]), (3, &SOME), (4, &SOME)] {
+        for mode in MODES {
+            right(n, words, &[mode], "rdma");
         }
     }
 }
@@ -228,7 +221,7 @@ impl Drop for Running {
 #[test]
 #[ignore = "needs COMITY_VERBS"]
 fn a_killed_rank_is_named_by_all() {
-    for mode in [("COMITY_RDMA", "rc"), ("COMITY_RDMA", "uc"), ("SOFTVERBS_MODE", "apple")] {
+    for mode in MODES {
         let mut job = Running::in_the_middle(3, &[mode]);
         let killed = Instant::now();
         kill_process(job.pid(1), Signal::KILL).unwrap();

@@ -135,6 +135,16 @@ impl Ended {
     }
 }
 
+/// Whether this command works here, without which a test cannot run; under CI it has to.
+pub(crate) fn works(command: &mut Command) -> bool {
+    let works = command.output().is_ok_and(|done| done.status.success());
+    if !works {
+        println!("NOT RUN: {command:?} does not work here");
+        assert!(env::var_os("CI").is_none(), "under CI this must run");
+    }
+    works
+}
+
 /// Checks that each of these stands in a text.
 #[track_caller]
 pub(crate) fn holds(text: &str, parts: &[&str]) {

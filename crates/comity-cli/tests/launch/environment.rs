@@ -21,10 +21,7 @@ fn environments(n: usize, flags: &[&str]) -> Vec<BTreeMap<String, String>> {
 #[test]
 fn a_host_with_ipv6_only_runs_a_job() {
     let inside = "ip link set lo up && ip addr del 127.0.0.1/8 dev lo";
-    let can = std::process::Command::new("unshare").args(["-rn", "sh", "-c", inside]).output();
-    if !can.is_ok_and(|out| out.status.success()) {
-        println!("NOT RUN: this user can make no network namespace, or `ip` is missing");
-        assert!(std::env::var_os("CI").is_none(), "under CI this must run");
+    if !works(std::process::Command::new("unshare").args(["-rn", "sh", "-c", inside])) {
         return;
     }
     let line = format!(

@@ -1,6 +1,6 @@
 //! Starts `comity launch` and waits for what it does, never for long.
 pub(crate) use crate::common::*;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -79,6 +79,15 @@ pub(crate) fn start_line(line: &str, word: &str) -> Job {
 impl Job {
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Sends what Ctrl-Z does, and waits for what a shell waits for.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::TSTP);
+        let flags = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+        let stopped = || waitpid(Some(Pid::from_child(&self.child)), flags).unwrap();
+        let (_, status) = wait_for("the launcher to be stopped", stopped);
+        assert!(status.stopped(), "{status:?}");
     }
 
     pub(crate) fn finish(mut self) -> Ended {

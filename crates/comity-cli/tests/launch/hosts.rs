@@ -1,6 +1,6 @@
 //! `--hosts` and `--hostfile` with a stand-in for ssh, which runs here what it is to run there; the step `ssh` has the real one.
 use super::harness::*;
-use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -236,10 +236,7 @@ fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
         command
     });
     wait_for("the copy to begin", || hosts.path("home/a/asked").exists().then_some(()));
-    job.signal(Signal::TSTP);
-    wait_for("the launcher to be stopped", || {
-        waitpid(Some(Pid::from_child(&job.child)), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap()
-    });
+    job.stop();
     job.signal(Signal::CONT);
     hosts.file("home/a/go", "");
     assert_eq!(job.finish().ends(0).sorted(), ["a"]);
