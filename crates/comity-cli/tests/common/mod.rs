@@ -135,7 +135,7 @@ impl Ended {
     }
 }
 
-/// Whether this command works here, without which a test cannot run; under CI it has to.
+/// Tries a command without which a test cannot run; under CI it has to work.
 pub(crate) fn works(command: &mut Command) -> bool {
     let works = command.output().is_ok_and(|done| done.status.success());
     if !works {
