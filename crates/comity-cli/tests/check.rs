@@ -5,7 +5,7 @@ mod common;
 use comity::{DType, Group, Result};
 use comity_check::{Options, Report, run};
 use comity_plan::Kind;
-use common::{COMITY, Ended, comity, run_comity};
+use common::{COMITY, run_comity};
 use std::{thread, time::Duration};
 
 fn on_threads(n: usize, options: &Options) -> Vec<Result<Report>> {
@@ -89,18 +89,6 @@ fn a_wrong_result_is_told_with_exit_code_1() {
     let ended = run_comity(&["launch", "-n", "2", "--", "sh", "-c", &script]).ends(1);
     let first = "comity check: first difference: broadcast u32[1] root 1, rank 0, index 0: got ";
     ended.shows(&["WRONG: ", " on 2 ranks"]).says(&[first, ", expected "]);
-}
-
-#[test]
-fn a_bad_variable_is_told_by_each_command() {
-    for command in ["check", "bench", "info"] {
-        let mut command_of = comity();
-        let ended =
-            Ended::of(command_of.arg(command).env("COMITY_RANK", "7").env("COMITY_SIZE", "2")).ends(2);
-        assert_eq!(ended.out, "", "{command}");
-        ended.says(&["COMITY_RANK"]);
-        assert!(ended.err.starts_with(&format!("comity {command}: ")), "{}", ended.err);
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `comity report` on what the ranks of a real job leave when one of them is killed, and on files that no rank wrote.
+//! `comity report` on what the ranks of a real job leave when one of them is killed; `refusals` has files that no rank wrote.
 
 mod common;
 
@@ -92,26 +92,6 @@ fn flights(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = names.filter(|n| n.contains("flight")).collect();
     names.sort();
     names
-}
-
-#[test]
-fn files_that_no_rank_wrote_are_refused_by_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = dir.path().to_str().unwrap();
-    let refused = |words: &[&str]| {
-        let told = run_comity(&["report", at]).ends(2);
-        assert_eq!(told.says(words).out, "");
-    };
-    refused(&[at, "holds no flight records", "--log-dir"]);
-    let file = |name: &str| dir.path().join(name);
-    fs::write(file("rank-0.group-0.flight.json"), [0xff; 1000]).unwrap();
-    refused(&["rank-0.group-0.flight.json' is no JSON"]);
-    fs::write(file("rank-0.group-0.flight.json"), "[".repeat(1 << 20)).unwrap();
-    refused(&["rank-0.group-0.flight.json' is no JSON"]);
-    fs::File::create(file("rank-0.group-0.flight.json")).unwrap().set_len(1 << 40).unwrap();
-    fs::create_dir(file("rank-1.group-0.flight.json")).unwrap();
-    refused(&["rank-0.group-0.flight.json' is longer", "rank-1.group-0.flight.json' is not a file"]);
-    run_comity(&["report", "/nowhere/at/all"]).ends(2).says(&["'/nowhere/at/all'"]);
 }
 
 const IDLE: &str = "ranks_that_make_no_further_call_leave_a_record_as_they_leave";

@@ -15,9 +15,6 @@ use std::thread;
 /// All jobs of this size and more are sparse here.
 const SPARSE: (&str, &str) = ("COMITY_TEST_SPARSE_ABOVE", "3");
 
-/// For [`actor`]: no test here has that role.
-fn leftovers() {}
-
 #[test]
 fn a_killed_rank_is_named_by_those_that_do_not_watch_it_too() {
     for (n, role, links, victim) in [

@@ -6,12 +6,12 @@ use serde_json::Value;
 use std::{
     env, fs,
     hash::{BuildHasher, RandomState},
-    io::Write,
+    io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
-    process::{Command, Output, Stdio},
-    thread,
+    process::{Child, Command, Output, Stdio},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -135,6 +135,16 @@ impl Ended {
     }
 }
 
+/// Tries a command without which a test cannot run; under CI it has to work.
+pub(crate) fn works(command: &mut Command) -> bool {
+    let works = command.output().is_ok_and(|done| done.status.success());
+    if !works {
+        println!("NOT RUN: {command:?} does not work here");
+        assert!(env::var_os("CI").is_none(), "under CI this must run");
+    }
+    works
+}
+
 /// Checks that each of these stands in a text.
 #[track_caller]
 pub(crate) fn holds(text: &str, parts: &[&str]) {
@@ -160,6 +170,34 @@ pub(crate) fn write_program(path: &Path, lines: &str) {
 
 pub(crate) fn read_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// Lines of both outputs of a process, as they come.
+pub(crate) fn hear(child: &mut Child, send: impl Fn(String) + Clone + Send + 'static) -> Vec<JoinHandle<()>> {
+    let out = child.stdout.take().map(|out| Box::new(out) as Box<dyn Read + Send>);
+    let err = child.stderr.take().map(|err| Box::new(err) as Box<dyn Read + Send>);
+    let reader = |from| {
+        let send = send.clone();
+        thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).for_each(send))
+    };
+    out.into_iter().chain(err).map(reader).collect()
+}
+
+/// Sockets for TCP of a process in this state, as `/proc/net/tcp` numbers it, by local address as that has it.
+pub(crate) fn sockets(pid: u32, state: &str) -> Vec<String> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links: Vec<String> =
+        links.filter_map(|l| Some(fs::read_link(l.path()).ok()?.to_string_lossy().into_owned())).collect();
+    let table = |file| fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let inode = format!("socket:[{}]", fields.get(9)?);
+        (fields[3] == state && links.contains(&inode)).then(|| fields[1].to_owned())
+    };
+    ["tcp", "tcp6"]
+        .into_iter()
+        .flat_map(|file| Vec::from_iter(table(file).lines().skip(1).filter_map(of)))
+        .collect()
 }
 
 /// This program as that one of its tests, also where it only plays a part in others.

@@ -1,13 +1,13 @@
 //! Starts ranks as processes of their own, hears them, and ends them.
 use super::{
     actor::{ROLE, SAYS, monotonic},
-    common::{Meeting, deadline, launch, slowness, this_test, wait_for},
+    common::{Meeting, deadline, hear, launch, slowness, this_test, wait_for},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Read, Write},
+    io::Write,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, Sender, channel},
@@ -82,26 +82,21 @@ impl Crew {
     fn spawn(&mut self, mut command: Command, send: &Sender<Value>) -> Child {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let out: [Box<dyn Read + Send>; 2] =
-            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
-        for out in out {
-            let send = send.clone();
-            self.readers.push(std::thread::spawn(move || {
-                for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    if let Some((_, words)) = line.split_once(SAYS) {
-                        let _ = send.send(serde_json::from_str(words).unwrap());
-                    } else if let Some(words) = line
-                        .strip_prefix("comity launch: ")
-                        .filter(|words| !words.starts_with("how the ranks ended"))
-                    {
-                        let _ = send
-                            .send(serde_json::json!({ "event": "verdict", "text": words, "rank": LAUNCHER }));
-                    } else if line.contains("panicked") || line.contains("wrong sum") {
-                        let _ = send.send(serde_json::json!({ "event": "panic", "text": line, "rank": 99 }));
-                    }
-                }
-            }));
-        }
+        let send = send.clone();
+        self.readers.extend(hear(&mut child, move |line| {
+            let said = if let Some((_, words)) = line.split_once(SAYS) {
+                serde_json::from_str(words).unwrap()
+            } else if let Some(words) =
+                line.strip_prefix("comity launch: ").filter(|words| !words.starts_with("how the ranks ended"))
+            {
+                serde_json::json!({ "event": "verdict", "text": words, "rank": LAUNCHER })
+            } else if line.contains("panicked") || line.contains("wrong sum") {
+                serde_json::json!({ "event": "panic", "text": line, "rank": 99 })
+            } else {
+                return;
+            };
+            let _ = send.send(said);
+        }));
         child
     }
 

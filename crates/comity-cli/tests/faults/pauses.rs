@@ -4,8 +4,8 @@ use rustix::process::Signal;
 use std::{thread, time::Duration};
 
 /// Stop `who` of 4 for `pause` amid all-reduces; then all end in good order, and every sum was right.
-fn ride_through(who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static str) {
-    let mut crew = Crew::start_some("ops", 4, 0..4, |r| vec![("COMITY_DETECTION", env(r))]);
+fn ride_through(who: &[usize], pause: Duration, limits: [&str; 4]) {
+    let mut crew = Crew::start_some("ops", 4, 0..4, |r| vec![("COMITY_DETECTION", limits[r])]);
     crew.hear("ready", 0..4);
     thread::sleep(ms(200));
     for r in who {
@@ -21,18 +21,18 @@ fn ride_through(who: &[usize], pause: Duration, env: impl Fn(usize) -> &'static 
 }
 
 #[test]
-fn a_short_blip_is_ridden_through() {
-    ride_through(&[1], ms(400), |_| "1");
-}
-
-#[test]
-fn a_blip_of_four_seconds_is_ridden_through() {
-    ride_through(&[3], ms(4000), |_| "normal");
-}
-
-#[test]
-fn a_job_that_is_stopped_as_a_whole_goes_on() {
-    ride_through(&[0, 1, 2, 3], ms(2500), |_| "1");
+fn pauses_within_the_limit_of_the_most_patient_are_ridden_through() {
+    thread::scope(|s| {
+        for (who, pause, limits) in [
+            (&[1][..], 400, ["1"; 4]),
+            (&[3], 4000, ["normal"; 4]),
+            (&[0, 1, 2, 3], 2500, ["1"; 4]),
+            (&[2], 1200, ["0.4", "fast", "0.4", "patient"]),
+            (&[2], 1500, ["0.3", "off", "0.3", "0.3"]),
+        ] {
+            s.spawn(move || ride_through(who, ms(pause), limits));
+        }
+    });
 }
 
 #[test]
@@ -52,14 +52,4 @@ fn a_job_that_ctrl_z_stopped_goes_on() {
     crew.tell(0, "end");
     crew.hear("done", 0..4);
     assert_eq!(crew.code(), Some(0));
-}
-
-#[test]
-fn the_most_patient_rank_decides() {
-    ride_through(&[2], ms(1200), |r| ["0.4", "fast", "0.4", "patient"][r]);
-}
-
-#[test]
-fn silence_can_be_allowed() {
-    ride_through(&[2], ms(1500), |r| ["0.3", "off", "0.3", "0.3"][r]);
 }

@@ -39,20 +39,19 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Idle,
-        Self::Slow,
-        Self::Garbage,
-        Self::HugeLength,
-        Self::WrongKey,
-        Self::ReplayFirst,
-        Self::ReplayBoth,
-        Self::Scan,
-        Self::Reset,
-    ];
-
-    pub(crate) fn of(number: usize) -> Self {
-        Self::ALL[number % Self::ALL.len()]
+    fn of(number: usize) -> Self {
+        const ALL: [Kind; 9] = [
+            Kind::Idle,
+            Kind::Slow,
+            Kind::Garbage,
+            Kind::HugeLength,
+            Kind::WrongKey,
+            Kind::ReplayFirst,
+            Kind::ReplayBoth,
+            Kind::Scan,
+            Kind::Reset,
+        ];
+        ALL[number % ALL.len()]
     }
 }
 

@@ -1,11 +1,11 @@
 //! The processes of the job: a store as the launcher's, and ranks; each may open 256 files.
-use super::common::{this_test, wait_for};
+use super::common::{hear, sockets, this_test, wait_for};
 use comity::{Config, Key, LinkKind, ReduceOp, tools::Store};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::{
     cell::RefCell,
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, Write},
     net::SocketAddr,
     process::{Child, ChildStdin, Stdio},
     sync::{
@@ -107,12 +107,9 @@ impl Member {
         let mut command = this_test(test);
         let mut child = command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                if let Some((_, words)) = line.split_once(SAYS) {
-                    let _ = send.send(words.to_owned());
-                }
+        hear(&mut child, move |line| {
+            if let Some((_, words)) = line.split_once(SAYS) {
+                let _ = send.send(words.to_owned());
             }
         });
         let stdin = RefCell::new(child.stdin.take().unwrap());
@@ -181,33 +178,18 @@ impl Member {
         Duration::from_millis(ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second())
     }
 
-    /// Its sockets of a state, as `/proc/net/tcp` numbers it, by local address.
-    fn sockets(&self, state: &str) -> Vec<SocketAddr> {
-        let links = fs::read_dir(self.proc("fd")).unwrap().flatten();
-        let links: Vec<String> = links
-            .filter_map(|l| Some(fs::read_link(l.path()).ok()?.to_string_lossy().into_owned()))
-            .collect();
-        let table = fs::read_to_string(self.proc("net/tcp")).unwrap();
-        let of = |line: &str| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let inode = format!("socket:[{}]", fields.get(9)?);
-            if fields[3] != state || !links.contains(&inode) {
-                return None;
-            }
-            let (ip, port) = fields[1].split_once(':')?;
-            let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
-            Some(SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)))
-        };
-        table.lines().skip(1).filter_map(of).collect()
-    }
-
     /// Addresses at which it listens.
     pub(crate) fn listeners(&self) -> Vec<SocketAddr> {
-        self.sockets("0A")
+        let of = |at: &String| {
+            let (ip, port) = at.split_once(':').unwrap();
+            let ip = u32::from_str_radix(ip, 16).unwrap().to_ne_bytes();
+            SocketAddr::from((ip, u16::from_str_radix(port, 16).unwrap()))
+        };
+        sockets(self.child.id(), "0A").iter().map(of).collect()
     }
 
     fn connections(&self) -> usize {
-        self.sockets("01").len()
+        sockets(self.child.id(), "01").len()
     }
 
     pub(crate) fn end(mut self) {

@@ -2,7 +2,7 @@
 use super::harness::*;
 use super::hosts::Hosts;
 use comity::{Group, ReduceOp, ReformOptions, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -70,21 +70,8 @@ impl Elastic {
         });
     }
 
-    /// Kills the process that has this in its environment, and this word in its command line.
-    fn kill_it(&self, variable: &str, word: &str) {
-        let is_it = |pid: Pid| {
-            let read =
-                |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_pid())).unwrap_or_default();
-            let has = |what: &str, word: &str| read(what).split(|b| *b == 0).any(|w| w == word.as_bytes());
-            has("environ", variable) && has("cmdline", word)
-        };
-        let pid =
-            wait_for("the process", || self.job.processes().iter().map(|p| p.pid).find(|pid| is_it(*pid)));
-        kill_process(pid, Signal::KILL).unwrap();
-    }
-
     fn kill(&self, rank: usize) {
-        self.kill_it(&format!("COMITY_RANK={rank}"), NAME);
+        kill_process(self.job.wait_process("", &format!("COMITY_RANK={rank}"), NAME), Signal::KILL).unwrap();
     }
 
     fn finish(self) -> Ended {
@@ -135,7 +122,7 @@ fn on_several_hosts() {
     job.kill(2);
     job.await_word(2, "3 ranks, place 2, start 1");
     [0, 1].into_iter().for_each(|rank| job.await_word(rank, "3 ranks"));
-    job.kill_it("NAMED=b", "guard");
+    kill_process(job.job.wait_process("comity", "NAMED=b", "guard"), Signal::KILL).unwrap();
     job.await_word(2, "3 ranks, place 2, start 2");
     [0, 1].into_iter().for_each(|rank| job.await_word(rank, "3 ranks"));
     let done = job.finish().ends(0);

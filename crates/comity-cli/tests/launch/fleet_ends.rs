@@ -1,7 +1,7 @@
 //! Ends, restarts and input of a job on several hosts; with the stand-in for ssh.
 use super::harness::*;
 use super::hosts::Hosts;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use std::io::Write;
 use std::process::Stdio;
 
@@ -45,17 +45,12 @@ fn a_job_begins_again_whatever_number_its_rank_ended_with() {
 #[test]
 fn all_hosts_are_asked_at_once() {
     let hosts = Hosts::new();
-    let ssh = &hosts.ssh;
     // Each answers when all have been asked.
     let asked = hosts.word("asked");
-    let waits = hosts.path("waits");
-    let script = format!(
-        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
-         echo x >> {asked}; until [ $(wc -l < {asked}) -ge 64 ]; do sleep 0.2; done\nexec {ssh} \"$@\""
-    );
-    write_program(&waits, &script);
+    let waits =
+        hosts.behind(&format!("echo x >> {asked}; until [ $(wc -l < {asked}) -ge 64 ]; do sleep 0.2; done"));
     let names = Vec::from_iter((0..64).map(|n| format!("h{n}"))).join(",");
-    let words = ["--ssh", waits.to_str().unwrap(), "--hosts", &names, "--", "sh", "-c", "echo $RANK"];
+    let words = ["--ssh", &waits, "--hosts", &names, "--", "sh", "-c", "echo $RANK"];
     assert_eq!(run(&words).ends(0).sorted().len(), 64);
 }
 
@@ -64,16 +59,11 @@ fn a_host_that_is_away_is_tried_again() {
     let hosts = Hosts::new();
     // The restart finds host b away at first.
     let count = hosts.word("count");
-    let ssh = &hosts.ssh;
-    let away = hosts.path("away");
-    let script = format!(
-        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$w\" = b ] && b=1; done\n\
-         [ -z \"$b\" ] || {{ echo x >> {count}; [ $(wc -l < {count}) != 2 ] || {{ echo 'connect to host b port 22: Connection timed out' >&2; exit 255; }}; }}\n\
-         exec {ssh} \"$@\""
-    );
-    write_program(&away, &script);
+    let away = hosts.behind(&format!(
+        "[ $host != b ] || {{ echo x >> {count}; [ $(wc -l < {count}) != 2 ] || {{ echo 'connect to host b port 22: Connection timed out' >&2; exit 255; }}; }}"
+    ));
     let script = format!("[ $(wc -l < {count}) = 3 ] || exit 7");
-    let words = ["--ssh", away.to_str().unwrap(), "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
+    let words = ["--ssh", &away, "--hosts", "a,b", "--max-restarts", "1", "--", "sh", "-c"];
     let done = run(&[&words[..], &[&script]].concat()).ends(0);
     done.says(&["host b: it cannot be reached", "restart 1 did not come to run"]);
     done.says(&["restart 1 is tried again in 1 s"]);
@@ -84,15 +74,8 @@ fn a_host_that_is_away_is_tried_again() {
 fn a_host_that_stays_away_is_given_up() {
     let hosts = Hosts::new();
     let been = hosts.word("been");
-    let ssh = &hosts.ssh;
-    let away = hosts.path("away");
-    let script = format!(
-        "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; done\n\
-         [ ! -e {been} ] || exit 255\n: > {been}\nexec {ssh} \"$@\""
-    );
-    write_program(&away, &script);
-    let words =
-        ["--ssh", away.to_str().unwrap(), "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
+    let away = hosts.behind(&format!("[ ! -e {been} ] || exit 255\n: > {been}"));
+    let words = ["--ssh", &away, "--hosts", "a", "--max-restarts", "5", "--wait-for-hosts", "0.2"];
     let done = run(&[&words[..], &["--", "sh", "-c", "exit 7"]].concat()).ends(2);
     assert_eq!(
         done.last(),
@@ -163,15 +146,7 @@ fn a_guard_whose_first_process_is_killed_is_a_host_that_was_lost() {
     let hosts = Hosts::new();
     let job = hosts.start(&["--hosts", "a,b", "--", "sleep", "1000"]);
     job.wait_running("sleep", 2);
-    let is_first = |pid: &Pid| {
-        let read =
-            |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_pid())).unwrap_or_default();
-        let has = |bytes: &[u8], word: &str| bytes.split(|b| *b == 0).any(|w| w == word.as_bytes());
-        has(&read("environ"), "NAMED=b") && has(&read("cmdline"), "guard") && read("comm") == b"comity\n"
-    };
-    let first: Vec<Pid> = job.processes().iter().map(|p| p.pid).filter(is_first).collect();
-    let [first] = first[..] else { panic!("{first:?}") };
-    kill_process(first, Signal::KILL).unwrap();
+    kill_process(job.wait_process("comity", "NAMED=b", "guard"), Signal::KILL).unwrap();
     let done = job.finish().ends(1);
     holds(done.last(), &["host b was lost"]);
     lacks(&done.err, &["rank 1 (pid"]);

@@ -4,14 +4,9 @@ use super::hosts::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{path::Path, time::Duration};
 
-/// The process of this program that is rank `rank` itself.
+/// The process of `comity bench` that is rank `rank` itself.
 pub(crate) fn process_of(job: &Job, rank: usize) -> Pid {
-    let of = format!("COMITY_RANK={rank}");
-    let is_it = |pid: Pid| {
-        let env = std::fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
-        env.split(|b| *b == 0).any(|v| v == of.as_bytes())
-    };
-    wait_for("the rank's process", || job.running("comity").iter().map(|p| p.pid).find(|pid| is_it(*pid)))
+    job.wait_process("comity", &format!("COMITY_RANK={rank}"), "bench")
 }
 
 /// Limit of silence, as short as ranks on a busy machine bear.
@@ -45,10 +40,6 @@ fn stop_one(flags: &[&str], host: &str) {
 #[test]
 fn nobody_waits_for_a_stopped_rank_that_was_given_up() {
     stop_one(&["-n", "2"], ", host ");
-}
-
-#[test]
-fn nobody_waits_for_one_on_another_host_either() {
     stop_one(&["--ssh", &Hosts::new().ssh, "--hosts", "a,b"], ", host b)");
 }
 
@@ -79,12 +70,8 @@ fn missing(prepare: &str, limit: &str) {
 }
 
 #[test]
-fn a_rank_that_is_stopped_before_it_joins_is_named() {
+fn a_rank_that_is_stopped_before_it_joins_or_may_open_no_file_is_named() {
     missing("kill -STOP $$", &format!("COMITY_JOIN_TIMEOUT={}", 2 * slowness()));
-}
-
-#[test]
-fn a_rank_without_files_to_open_is_named() {
     for _ in 0..2 {
         missing("ulimit -n 12", "COMITY_JOIN_TIMEOUT=10");
     }

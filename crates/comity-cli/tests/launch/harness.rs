@@ -1,6 +1,6 @@
 //! Starts `comity launch` and waits for what it does, never for long.
 pub(crate) use crate::common::*;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -81,6 +81,15 @@ impl Job {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Sends what Ctrl-Z does, and waits for what a shell waits for.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::TSTP);
+        let flags = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+        let stopped = || waitpid(Some(Pid::from_child(&self.child)), flags).unwrap();
+        let (_, status) = wait_for("the launcher to be stopped", stopped);
+        assert!(status.stopped(), "{status:?}");
+    }
+
     pub(crate) fn finish(mut self) -> Ended {
         self.end()
     }
@@ -120,6 +129,20 @@ impl Job {
     /// Processes of them that run this program.
     pub(crate) fn running(&self, name: &str) -> Vec<Process> {
         self.processes().into_iter().filter(|p| p.name == name).collect()
+    }
+
+    /// Waits for a process whose name begins so, with this in its environment, and this word in its command line.
+    pub(crate) fn wait_process(&self, name: &str, variable: &str, word: &str) -> Pid {
+        let is_it = |process: &Process| {
+            let has = |file: &str, word: &str| {
+                let bytes =
+                    std::fs::read(format!("/proc/{}/{file}", process.pid.as_raw_pid())).unwrap_or_default();
+                bytes.split(|b| *b == 0).any(|w| w == word.as_bytes())
+            };
+            process.name.starts_with(name) && has("environ", variable) && has("cmdline", word)
+        };
+        let what = format!("the process {word} of {variable}");
+        wait_for(&what, || self.processes().iter().find(|p| is_it(p)).map(|p| p.pid))
     }
 
     /// Waits until `count` processes of this name run.

@@ -1,6 +1,6 @@
 //! `--hosts` and `--hostfile` with a stand-in for ssh, which runs here what it is to run there; the step `ssh` has the real one.
 use super::harness::*;
-use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -36,6 +36,17 @@ impl Hosts {
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         std::fs::write(self.path(name), text).unwrap();
         self.word(name)
+    }
+
+    /// Name of another stand-in, which does this before each run on `$host`.
+    pub(crate) fn behind(&self, first: &str) -> String {
+        let ssh = &self.ssh;
+        let lines = format!(
+            "for w in \"$@\"; do [ \"$w\" = -G ] && exec {ssh} \"$@\"; [ \"$before\" != -- ] || host=$w; before=$w; done\n\
+             {first}\nexec {ssh} \"$@\""
+        );
+        write_program(&self.path("behind"), &lines);
+        self.word("behind")
     }
 
     pub(crate) fn start_with(
@@ -225,10 +236,7 @@ fn ctrl_z_while_a_host_gets_its_copy_leaves_that_whole() {
         command
     });
     wait_for("the copy to begin", || hosts.path("home/a/asked").exists().then_some(()));
-    job.signal(Signal::TSTP);
-    wait_for("the launcher to be stopped", || {
-        waitpid(Some(Pid::from_child(&job.child)), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap()
-    });
+    job.stop();
     job.signal(Signal::CONT);
     hosts.file("home/a/go", "");
     assert_eq!(job.finish().ends(0).sorted(), ["a"]);
@@ -276,6 +284,18 @@ fn flags_of_mlx_are_taken() {
     assert_eq!(done.sorted(), ["[0] 0 40100 2", "[1] 1 40100 2"], "{}", done.err);
     let done = run(&["--print-python", "--python", "/opt/py"]);
     assert_eq!(done.out, "/opt/py\n");
+    // Where one does nothing it says so.
+    for (flags, says) in [
+        (&["--mpi-arg", "-v"][..], "--mpi-arg is for --backend mpi"),
+        (&["--connections-per-ip", "2"], "--connections-per-ip is for ranks on other hosts"),
+        (&["--hosts", "localhost", "--nccl-port", "99"], "--nccl-port is for --backend nccl"),
+        (
+            &["--hosts", "localhost", "--backend", "jaccl", "--starting-port", "9000"],
+            "--starting-port is for MLX's ring",
+        ),
+    ] {
+        run(&[flags, &["--", "true"]].concat()).ends(0).says(&[says]);
+    }
 }
 
 #[test]

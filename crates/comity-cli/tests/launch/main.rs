@@ -4,7 +4,6 @@
 mod common;
 mod harness;
 
-mod bad_input;
 mod bind;
 mod claims;
 mod defaults;

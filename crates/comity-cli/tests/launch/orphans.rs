@@ -1,6 +1,6 @@
 //! Nothing outlives the job, whoever is killed.
 use super::harness::*;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,16 +21,12 @@ fn family(mark_arg: &str) -> String {
     )
 }
 
-/// A mark for arguments, in which no other family's is found.
-fn family_mark() -> String {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    format!("/dev/null/family-{}-{}-", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Starts two such ranks; the mark is also in their arguments.
+/// Starts two such ranks, in a group of processes of their own; the mark, in which no other family's is found, is also in their arguments.
 fn start_family() -> (Job, String) {
-    let mark = family_mark();
-    let job = start_script(2, &[], &family(&mark));
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let mark = format!("/dev/null/family-{}-{number}-", std::process::id());
+    let job = start_with(&["-n", "2", "sh", "-c", &family(&mark)], own_group);
     job.wait_running("sleep", 6);
     wait_for("the processes without a parent", || {
         (marked(&mark).iter().filter(|p| p.name == "tail").count() == 2).then_some(())
@@ -44,21 +40,13 @@ fn all_gone(job: &Job, mark: &str) {
 }
 
 #[test]
-fn killing_the_launcher_ends_every_descendant() {
-    let (mut job, mark) = start_family();
-    job.signal(Signal::KILL);
-    job.child.wait().unwrap();
-    all_gone(&job, &mark);
-}
-
-#[test]
-fn killing_the_launchers_process_group_ends_every_descendant() {
-    let mark = family_mark();
-    let mut job = start_with(&["-n", "2", "sh", "-c", &family(&mark)], own_group);
-    job.wait_running("sleep", 6);
-    rustix::process::kill_process_group(Pid::from_child(&job.child), Signal::KILL).unwrap();
-    job.child.wait().unwrap();
-    all_gone(&job, &mark);
+fn killing_the_launcher_or_its_process_group_ends_every_descendant() {
+    for kill in [kill_process, kill_process_group] {
+        let (mut job, mark) = start_family();
+        kill(Pid::from_child(&job.child), Signal::KILL).unwrap();
+        job.child.wait().unwrap();
+        all_gone(&job, &mark);
+    }
 }
 
 #[test]

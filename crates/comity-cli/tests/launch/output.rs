@@ -56,32 +56,13 @@ fn streams_stay_apart_and_the_last_line_needs_no_end() {
 }
 
 #[test]
-fn a_line_in_pieces_is_one_line() {
-    let done = script(2, &[], "printf abc; sleep 0.3; printf def; sleep 0.3; echo ghi");
-    assert_eq!(done.sorted(), ["[0] abcdefghi", "[1] abcdefghi"]);
-}
-
-#[test]
-fn a_line_that_never_ends_is_cut_between_characters() {
-    let done = script(2, &[], "i=0; while [ $i -lt 30000 ]; do printf 'äö€'; i=$((i+1)); done");
-    for rank in 0..2 {
-        let first = format!("[{rank}] ");
-        let more = format!("[{rank}+] ");
-        let parts: Vec<&str> = done
-            .out
-            .lines()
-            .filter_map(|l| l.strip_prefix(&first).or_else(|| l.strip_prefix(&more)))
-            .collect();
-        assert_eq!(parts.len(), 4);
-        assert_eq!(parts.concat(), "äö€".repeat(30000));
+fn lines_and_characters_in_pieces_are_whole() {
+    for (pieces, whole) in [
+        ("printf abc; sleep 0.3; printf def; sleep 0.3; echo ghi", "abcdefghi"),
+        ("printf '\\303'; sleep 0.2; printf '\\244\\n'", "ä"),
+    ] {
+        assert_eq!(script(2, &[], pieces).sorted(), [format!("[0] {whole}"), format!("[1] {whole}")]);
     }
-    assert_eq!(done.out.lines().count(), 8);
-}
-
-#[test]
-fn characters_survive_being_written_in_halves() {
-    let done = script(2, &[], "printf '\\303'; sleep 0.2; printf '\\244\\n'");
-    assert_eq!(done.sorted(), ["[0] ä", "[1] ä"]);
     assert_eq!(run(&["sh", "-c", "printf '\\303'; sleep 0.2; printf '\\244'"]).out, "ä");
 }
 

@@ -2,34 +2,28 @@
 use super::harness::*;
 use super::hosts::Hosts;
 use rustix::process::Signal;
-use std::path::Path;
 
 /// Leaves a file for each signal that comes, and ends at the last one.
 const NOTE: &str =
     "trap ': > $D/first$RANK' USR1; trap ': > $D/second$RANK' USR2; trap ': > $D/third$RANK; exit 0' QUIT
     : > $D/up$RANK; while :; do sleep 0.05; done";
 
-fn pass(dir: &Path, flags: &[&str]) {
-    let d = format!("D={}", dir.display());
+fn pass(flags: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let d = format!("D={}", dir.path().display());
     let job = start(&[flags, &["--env", &d, "--", "sh", "-c", NOTE]].concat());
-    wait_files(dir, "up", 2);
+    wait_files(dir.path(), "up", 2);
     for (signal, file) in [(Signal::USR1, "first"), (Signal::USR2, "second"), (Signal::QUIT, "third")] {
         job.signal(signal);
-        wait_files(dir, file, 2);
+        wait_files(dir.path(), file, 2);
     }
     job.finish().ends(0);
 }
 
 #[test]
-fn signals_for_the_program_reach_every_rank() {
-    let dir = tempfile::tempdir().unwrap();
-    pass(dir.path(), &["-n", "2"]);
-}
-
-#[test]
-fn signals_for_the_program_reach_ranks_on_other_hosts() {
-    let dir = tempfile::tempdir().unwrap();
-    pass(dir.path(), &["--ssh", &Hosts::new().ssh, "--hosts", "a,b"]);
+fn signals_for_the_program_reach_every_rank_here_and_on_other_hosts() {
+    pass(&["-n", "2"]);
+    pass(&["--ssh", &Hosts::new().ssh, "--hosts", "a,b"]);
 }
 
 #[test]

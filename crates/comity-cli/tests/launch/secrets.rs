@@ -65,34 +65,29 @@ fn search(pid: i32, forms: &[(&'static str, Vec<u8>)]) -> (Vec<String>, usize) {
         } else if word == "Rss:" {
             resident = !line.ends_with(" 0 kB");
         } else if word == "VmFlags:" {
-            let Some((from, to, line)) = mapping.take() else { continue };
-            let flags: BTreeSet<&str> = line_flags(&maps, line);
+            let Some((from, to, mapped)) = mapping.take() else { continue };
+            let flags: BTreeSet<&str> = line.split_ascii_whitespace().collect();
             if !resident || flags.contains("dd") || flags.contains("io") || !flags.contains("rd") {
                 continue;
             }
             let mut bytes = vec![0; (to - from) as usize];
             if memory.read_exact_at(&mut bytes, from).is_ok() {
                 seen += bytes.len();
-                found.extend(find(&bytes, forms).iter().map(|form| format!("{line} ({form})")));
+                found.extend(find(&bytes, forms).iter().map(|form| format!("{mapped} ({form})")));
             }
         }
     }
     (found, seen)
 }
 
-/// The flags of the mapping whose first line this is.
-fn line_flags<'a>(maps: &'a str, first: &str) -> BTreeSet<&'a str> {
-    let rest = maps.split_once(first).unwrap().1;
-    let flags = rest.lines().find_map(|l| l.strip_prefix("VmFlags:")).unwrap();
-    flags.split_ascii_whitespace().collect()
-}
-
 /// The key of a job, from the descriptor of one of its ranks.
 fn key_of(rank: i32) -> Vec<u8> {
     let env = fs::read_to_string(format!("/proc/{rank}/environ")).unwrap();
     let fd = env.split('\0').find_map(|v| v.strip_prefix("COMITY_KEY_FD=")).unwrap();
-    let key = fs::read(format!("/proc/{rank}/fd/{fd}")).unwrap();
-    assert_eq!(key.len(), 32);
+    let path = format!("/proc/{rank}/fd/{fd}");
+    assert!(fs::read_link(&path).unwrap().to_str().unwrap().starts_with("/memfd:"));
+    let key = fs::read(path).unwrap();
+    assert!(key.len() == 32 && key.iter().any(|&b| b != 0));
     key
 }
 
@@ -197,29 +192,7 @@ fn a_secret_that_is_there_is_found() {
 
 /// The addresses at which a process listens for TCP.
 fn listens(pid: i32) -> Vec<String> {
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let sockets: BTreeSet<String> = links
-        .filter_map(|l| {
-            fs::read_link(l.path())
-                .ok()?
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')
-                .map(String::from)
-        })
-        .collect();
-    let mut at = Vec::new();
-    for file in ["tcp", "tcp6"] {
-        let table = fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
-        for line in table.lines().skip(1) {
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            // Local address, state "listen", inode.
-            if words[3] == "0A" && sockets.contains(words[9]) {
-                at.push(words[1].split_once(':').unwrap().0.to_owned());
-            }
-        }
-    }
-    at
+    sockets(pid as u32, "0A").iter().map(|at| at.split_once(':').unwrap().0.to_owned()).collect()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Ctrl-Z and what follows it.
 use super::harness::*;
-use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,15 +28,9 @@ fn ctrl_z_stops_every_process_of_the_job_and_fg_continues_them() {
         format!("{COUNT}; export D; trap '' TSTP; setsid sh -c '{COUNT}; count away$RANK' & count n$RANK");
     let flags = ["-n", "2", "--env", &format!("D={}", dir.path().display()), "--", "sh", "-c", &script];
     let job = start_with(&flags, own_group);
-    let front = Pid::from_child(&job.child);
     for _ in 0..2 {
         all_count(dir.path());
-        job.signal(Signal::TSTP);
-        // What a shell waits for.
-        wait_for("the launcher to be stopped", || {
-            let status = waitpid(Some(front), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap();
-            status.map(|(_, status)| assert!(status.stopped(), "{status:?}"))
-        });
+        job.stop();
         // A signal acts when its process runs next.
         let begun = Instant::now();
         let mut before = counts(dir.path());
@@ -61,11 +55,7 @@ fn a_stopped_job_can_be_ended() {
     // What `kill %1` does to a job that a shell has stopped.
     let job = start_with(&["-n", "2", "sleep", "100"], own_group);
     job.wait_running("sleep", 2);
-    job.signal(Signal::TSTP);
-    let front = Pid::from_child(&job.child);
-    wait_for("the launcher to be stopped", || {
-        waitpid(Some(front), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap()
-    });
+    job.stop();
     job.signal(Signal::TERM);
     job.signal(Signal::CONT);
     let done = job.finish_whole();

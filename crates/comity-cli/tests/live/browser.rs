@@ -1,7 +1,7 @@
 //! The page of `comity top` as Chromium shows it. Run by the deep check `browser`, which finds a Chromium.
 use super::{
     Job,
-    common::{patient, wait_for},
+    common::{Ended, patient, wait_for},
     page_of,
 };
 use std::{
@@ -13,21 +13,12 @@ use std::{
 fn shown(url: &str) -> String {
     let chromium = std::env::var("COMITY_TEST_CHROMIUM").expect("COMITY_TEST_CHROMIUM names a Chromium");
     let profile = tempfile::tempdir().unwrap();
-    let mut command = Command::new(chromium);
+    // It may hang.
+    let mut command = Command::new("timeout");
+    command.arg(patient(Duration::from_secs(60)).as_secs().to_string()).arg(chromium);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", profile.path().display())).arg(url);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let out = child.stdout.take().unwrap();
-    let reader = std::thread::spawn(move || std::io::read_to_string(out).unwrap_or_default());
-    let until = std::time::Instant::now() + patient(Duration::from_secs(60));
-    while child.try_wait().unwrap().is_none() {
-        if std::time::Instant::now() > until {
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    reader.join().unwrap()
+    Ended::of(command.stdin(Stdio::null())).out
 }
 
 /// Until the page of a job of four that plays `role` has all of this.

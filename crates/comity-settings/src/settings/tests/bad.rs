@@ -196,6 +196,68 @@ const CASES: &[Bad] = &[
     ),
 ];
 
+const NO_NUMBER: [&str; 10] =
+    ["", " ", "x", "-1", "+1", "1.0", " 1", "1 ", "99999999999999999999", "1\u{1b}[31m"];
+const NO_FLAG: [&str; 5] = ["", "yes", "2", "TRUE", "-1"];
+
+/// A variable, those that it belongs to, and values that it cannot have.
+type Row = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
+
+const VALUES: &[Row] = &[
+    ("COMITY_RANK", &[S], &NO_NUMBER),
+    ("COMITY_SIZE", &[R], &NO_NUMBER),
+    (
+        "COMITY_STORE",
+        &[R, S],
+        &["-oX:1", "a\n:1", "$(id):1", "a:1,", "a:1,b", "a:1,,b:1", "a:1;b:1", "fe80::1%en0:1"],
+    ),
+    ("COMITY_JOIN_TIMEOUT", &[], &["", "0", "-1", "nan", "inf", "1e9", "1s"]),
+    (
+        "COMITY_INTERFACES",
+        &[],
+        &["", ",", "en,", "^", "=", "!", "a b", "10.0.0.0/33", "fd00::/0", "10.0.0/8"],
+    ),
+    ("COMITY_PORTS", &[], &["", "0", "x", "7-6", "1-", "-1", "65536", "1-65536", "0-9", "7:10", "+1-2"]),
+    ("COMITY_DETECTION", &[], &["0", "0.001", "nan", "1e9"]),
+    ("COMITY_LINKS", &[], &[",", "SHM", "roce", "shm,shm"]),
+    ("COMITY_ADDRS", &[], &["", "a", "::", "10.0.0.1:x", "-oX", ","]),
+    ("COMITY_RELAY", &[], &NO_FLAG),
+    ("COMITY_INSECURE", &[], &NO_FLAG),
+    ("COMITY_CONNECTIONS", &[], &NO_NUMBER),
+    ("COMITY_SEND_THREADS", &[], &NO_NUMBER),
+    ("COMITY_SHARED_BUFFERS", &[], &NO_NUMBER),
+    ("COMITY_PULL", &[], &NO_NUMBER),
+    ("COMITY_PTRACER", &[], &["", "Any", "1"]),
+    ("COMITY_DEVICE", &[], &NO_NUMBER),
+    ("COMITY_DEVICE", &[], &["1024"]),
+    ("COMITY_HOST", &[], &["a\u{7}"]),
+    ("COMITY_KEY_FD", &[], &NO_NUMBER),
+    ("COMITY_STATS_FD", &[], &NO_NUMBER),
+    ("COMITY_HOST_CORES", &[], &NO_NUMBER),
+    ("COMITY_LOG_DIR", &[], &[""]),
+    ("RANK", &[TW], &NO_NUMBER),
+    ("WORLD_SIZE", &[TR], &NO_NUMBER),
+    ("MASTER_ADDR", &[TR, TW, ("MASTER_PORT", "9")], &["-oX", "a b", "1.2.3.256", "a;id", "a,", "a,,b"]),
+    ("MASTER_PORT", &[TR, TW, ("MASTER_ADDR", "h")], &["", "-1", "65536"]),
+    ("OMPI_COMM_WORLD_RANK", &[OS], &NO_NUMBER),
+    ("OMPI_COMM_WORLD_SIZE", &[OR], &NO_NUMBER),
+    ("PMI_RANK", &[PS], &NO_NUMBER),
+    ("PMI_SIZE", &[PR], &NO_NUMBER),
+    ("SLURM_PROCID", &[SJ, SS, SN], &NO_NUMBER),
+    ("SLURM_NTASKS", &[SJ, SS, SP], &NO_NUMBER),
+    ("SLURM_JOB_NODELIST", &[SJ, SS, SP, SN], &["", "a[", "a[1-", "-oX", "[]"]),
+];
+
+#[test]
+fn a_value_that_a_variable_cannot_have_is_an_error_that_names_it() {
+    for (name, others, values) in VALUES {
+        for value in *values {
+            let e = from(&[*others, &[(name, value)]].concat()).unwrap_err().to_string();
+            assert!(e.contains(name) && !e.chars().any(char::is_control), "{name}={value:?}: {e:?}");
+        }
+    }
+}
+
 #[test]
 fn bad_variables_are_named() {
     let key = Temp::new("bad-key", &[7; 32]);

@@ -95,7 +95,62 @@ const BAD: &[(&str, &[&str])] = &[
     ("[\"a:1\", \"A:1\"]", &["entry 1", "entry 0"]),
     ("[[\"a:1\",\"a:1\"]]", &["entry 0", "a:1"]),
     ("[\"[::1]:1\", \"[0:0:0:0:0:0:0:1]:1\"]", &["entry 1", "entry 0"]),
+    ("[\"a:1\", \"b:99999999999999999999\"]", &["entry 1"]),
+    ("{closed}", &["not JSON", "recursion"]),
+    ("{many}", &["65537 ranks"]),
+    ("[1e999999]", &["not JSON"]),
+    ("[[\"\\ud800:1\"]]", &["not JSON"]),
+    ("// hosts\n[[\"a:1\"]]", &["not JSON"]),
+    ("a:5000\nb:5000\n", &["not JSON", "line 1"]),
 ];
+
+/// Not `host:port`.
+const NO_ADDRESS: [&str; 20] = [
+    " ",
+    "a:5x",
+    "a:5 ",
+    " a:5",
+    "a:0x5",
+    "a:5e3",
+    "a:\u{662}",
+    "-oX:5",
+    "--help:5",
+    "-:5",
+    ".a:5",
+    "$(id):5",
+    "`id`:5",
+    "a;id:5",
+    "a|b:5",
+    "../a:5",
+    "user@a:5",
+    "[::g]:5",
+    "[]:5",
+    "a\u{1b}\n:5",
+];
+
+#[test]
+fn what_is_no_address_no_text_or_cut_off_is_told_where_it_stands() {
+    let refusal = |bytes: &[u8]| Hostfile::parse("hosts.json", bytes).unwrap_err().to_string();
+    let entry_one = |value: &str| refusal(format!("[\"a:1\", [\"b:1\", {value}]]").as_bytes());
+    for address in NO_ADDRESS {
+        let told = entry_one(&serde_json::to_string(address).unwrap());
+        assert!(told.contains("entry 1 (rank 1), address 1"), "{told}");
+    }
+    for value in ["true", "0", "-1", "5000.5", "1e300", "{}", r#"{"host": "a"}"#] {
+        let told = [entry_one(value), refusal(format!("[\"a:1\", {value}]").as_bytes())];
+        assert!(told[0].contains("entry 1 (rank 1), address 1") && told[0].contains("host:port"), "{told:?}");
+        assert!(told[1].contains("entry 1 (rank 1)") && told[1].contains("host:port"), "{told:?}");
+        let told = refusal(value.as_bytes());
+        assert!(told.contains("one entry per rank"), "{told}");
+    }
+    for at in 1..HOSTS.len() {
+        let mut odd = HOSTS.to_vec();
+        odd[at] = 0xff;
+        for told in [refusal(&HOSTS[..at]), refusal(&odd)] {
+            assert!(told.contains("not JSON"), "{at}: {told}");
+        }
+    }
+}
 
 #[test]
 fn bad_hostfiles_name_file_entry_and_value() {
@@ -103,7 +158,16 @@ fn bad_hostfiles_name_file_entry_and_value() {
     let huge = format!("[[\"a:1\"]]{}", " ".repeat(1 << 20));
     let wide = format!("[[{}]]", vec!["\"a:1\""; 65].join(","));
     let name = format!("[[\"{}:1\"]]", "x".repeat(254));
-    let large = [("{deep}", &deep), ("{huge}", &huge), ("{wide}", &wide), ("{name}", &name)];
+    let closed = ["[".repeat(300), "]".repeat(300)].concat();
+    let many = format!("[{}]", vec!["0"; 65_537].join(","));
+    let large = [
+        ("{deep}", &deep),
+        ("{huge}", &huge),
+        ("{wide}", &wide),
+        ("{name}", &name),
+        ("{closed}", &closed),
+        ("{many}", &many),
+    ];
     for (text, shown) in BAD {
         let text = large.iter().find(|(word, _)| word == text).map_or(*text, |(_, whole)| &whole[..]);
         let e = match at_once(|| parse(text)) {
