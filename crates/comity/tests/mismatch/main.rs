@@ -13,7 +13,8 @@ mod worlds;
 
 use call::{Call, Counts, next};
 use case::{Case, How, judge, play};
-use comity::{DType, Error, ErrorKind, Group, Op, ReduceOp, Wire};
+use comity::{DType, ErrorKind, Group, Op, ReduceOp, Wire};
+use common::each;
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -154,12 +155,10 @@ fn threads_of_one_process() {
         }
         found
     };
-    let found: Vec<_> = thread::scope(|s| {
-        let workers: Vec<_> = (0..WORKERS).map(|_| s.spawn(work)).collect();
-        workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
-    });
+    let found = each(0..WORKERS, |_| work());
     let wrong: Vec<_> = found
         .iter()
+        .flatten()
         .filter_map(|(case, verdict)| Some(format!("{}\n    {}", case.name(), verdict.as_ref().err()?)))
         .collect();
     println!("{} cases", cases.len());
@@ -170,20 +169,15 @@ fn threads_of_one_process() {
 fn a_rank_whose_threads_share_the_group_is_told_so() {
     let groups = Group::local(2).unwrap();
     let call = |g: &Group, count: usize| g.all_reduce(&mut vec![1f32; count], ReduceOp::Sum);
-    let errors: Vec<Error> = thread::scope(|s| {
-        let ranks = groups.iter().map(|g| {
-            s.spawn(move || {
-                // Background work is of the thread that asked for it.
-                g.spawn(|g| g.barrier()).wait().unwrap();
-                g.barrier().unwrap();
-                match g.rank() {
-                    0 => thread::scope(|s| s.spawn(|| call(g, 3)).join().unwrap()),
-                    _ => call(g, 5),
-                }
-                .unwrap_err()
-            })
-        });
-        ranks.collect::<Vec<_>>().into_iter().map(|r| r.join().unwrap()).collect()
+    let errors = each(&groups, |g| {
+        // Background work is of the thread that asked for it.
+        g.spawn(|g| g.barrier()).wait().unwrap();
+        g.barrier().unwrap();
+        match g.rank() {
+            0 => thread::scope(|s| s.spawn(|| call(g, 3)).join().unwrap()),
+            _ => call(g, 5),
+        }
+        .unwrap_err()
     });
     let words = "; on this rank threads share the group: call #3 came from another one than the call before it, so give threads that call at once a group each;";
     let told = errors.iter().map(|e| e.to_string().contains(words));
