@@ -1,4 +1,4 @@
-//! Events of a simulated world, and the words that say what happened.
+//! Events of a simulated world, in the order in which they happen.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -6,6 +6,13 @@ use std::{
 };
 
 /// Events in the order of their times, and those of one time in the order in which they were planned.
+///
+/// ```
+/// let mut agenda = scope::Agenda::default();
+/// [(5, "late"), (2, "first"), (2, "second")].map(|(at, what)| agenda.plan(at, what));
+/// assert_eq!([3; 3].map(|until| agenda.take(until)), [Some((2, "first")), Some((2, "second")), None]);
+/// assert_eq!(agenda.next(), Some(5));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Agenda<T> {
     number: u64,
