@@ -105,17 +105,13 @@ fn outer_steps_learn_like_data_parallel_training_and_survive_a_lost_rank() {
     let store = Store::start("127.0.0.1:0".parse().unwrap(), 3, &key(), "diloco", LIMIT).unwrap();
     let at = &store.addr().to_string();
     let config = |config: Config| config.store(at).unwrap().job("diloco").key(key()).join_timeout(LIMIT);
-    let ends = thread::scope(|s| {
-        let first = (0..3u64).map(|rank| {
-            let config = config(Config::new(rank as usize, 3));
-            let leaves = if rank == 1 { 5 } else { usize::MAX };
-            s.spawn(move || train(config.connect().unwrap(), rank, false, leaves, digits))
-        });
-        let mut ranks: Vec<_> = first.collect();
-        let joiner = config(Config::joiner());
-        ranks.push(s.spawn(move || train(joiner.connect().unwrap(), 3, true, usize::MAX, digits)));
-        ranks.into_iter().filter_map(|r| r.join().unwrap()).collect::<Vec<_>>()
+    let ends = scope::each(0..4u64, |rank| {
+        let joins = rank == 3;
+        let config = config(if joins { Config::joiner() } else { Config::new(rank as usize, 3) });
+        let leaves = if rank == 1 { 5 } else { usize::MAX };
+        train(config.connect().unwrap(), rank, joins, leaves, digits)
     });
+    let ends: Vec<_> = ends.into_iter().flatten().collect();
     assert_eq!(ends.len(), 3);
     assert!(ends.iter().all(|end| *end == ends[0]), "they end apart");
     let accuracy = ends[0].1;
@@ -124,18 +120,15 @@ fn outer_steps_learn_like_data_parallel_training_and_survive_a_lost_rank() {
 
 #[test]
 fn who_lacks_variables_gets_them() {
-    let ranks = Group::local(2).unwrap().into_iter().map(|group| {
-        thread::spawn(move || {
-            let holds = group.rank() == 1;
-            let mark = if holds { 2.5f32 } else { 0.0 };
-            let x = Var::from_tensor(&Tensor::full(mark, 100, &Device::Cpu).unwrap()).unwrap();
-            let half = x.to_dtype(candle_core::DType::BF16).unwrap();
-            let half = Var::from_tensor(&half).unwrap();
-            let received = sync_variables(&group, [&x, &half], holds).unwrap();
-            assert_eq!(received, if holds { 0 } else { 600 });
-            assert_eq!(x.to_vec1::<f32>().unwrap(), [2.5; 100]);
-            assert_eq!(half.to_dtype(candle_core::DType::F32).unwrap().to_vec1::<f32>().unwrap(), [2.5; 100]);
-        })
+    scope::each(Group::local(2).unwrap(), |group| {
+        let holds = group.rank() == 1;
+        let mark = if holds { 2.5f32 } else { 0.0 };
+        let x = Var::from_tensor(&Tensor::full(mark, 100, &Device::Cpu).unwrap()).unwrap();
+        let half = x.to_dtype(candle_core::DType::BF16).unwrap();
+        let half = Var::from_tensor(&half).unwrap();
+        let received = sync_variables(&group, [&x, &half], holds).unwrap();
+        assert_eq!(received, if holds { 0 } else { 600 });
+        assert_eq!(x.to_vec1::<f32>().unwrap(), [2.5; 100]);
+        assert_eq!(half.to_dtype(candle_core::DType::F32).unwrap().to_vec1::<f32>().unwrap(), [2.5; 100]);
     });
-    ranks.collect::<Vec<_>>().into_iter().for_each(|r| r.join().unwrap());
 }

@@ -19,18 +19,13 @@ use candle_core::{D, DType, Device, Tensor, Var};
 use comity::Group;
 use comity_candle::Weights;
 use options::Options;
-use std::{thread, time::Duration};
+use std::time::Duration;
 use text::Text;
 use training::{Mode, Outcome, Settings, train};
 
 fn on_ranks(n: usize, text: &Text, settings: &Settings) -> Vec<Outcome> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|g| s.spawn(move || train(&g.with_timeout(Duration::from_secs(60)), text, settings, |_| ())))
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap().unwrap()).collect()
+    scope::each(Group::local(n).unwrap(), |g| {
+        train(&g.with_timeout(Duration::from_secs(60)), text, settings, |_| ()).unwrap()
     })
 }
 

@@ -3,16 +3,10 @@
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use comity::{Group, ReduceOp, Wire};
 use comity_candle::{Error, average_gradients};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 fn run<T: Send>(n: usize, f: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> =
-            groups.into_iter().map(|g| s.spawn(move || f(g.with_timeout(Duration::from_secs(20))))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    scope::each(Group::local(n).unwrap(), |g| f(g.with_timeout(Duration::from_secs(20))))
 }
 
 fn var(count: usize, dtype: DType) -> Var {

@@ -15,19 +15,14 @@ use checkpoint::{folder, gguf, safetensors};
 use comity::Group;
 use comity_candle::Weights;
 use generate::{Outcome, Settings, generate};
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 pub(crate) type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 fn on_ranks(n: usize, model: &Path, prompts: &[Vec<u32>], settings: &Settings) -> Vec<Result<Outcome>> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let run = |g: Group| {
-            let g = g.with_timeout(Duration::from_secs(30));
-            generate(&g, &Device::Cpu, model, prompts, settings, |_, _| ())
-        };
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || run(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    scope::each(Group::local(n).unwrap(), |g| {
+        let g = g.with_timeout(Duration::from_secs(30));
+        generate(&g, &Device::Cpu, model, prompts, settings, |_, _| ())
     })
 }
 

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use comity::Group;
 use comity_candle::Weights;
 use model::Bert;
-use std::{collections::HashMap, fs, path::Path, thread, time::Duration};
+use std::{collections::HashMap, fs, path::Path, time::Duration};
 
 pub(crate) type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -73,14 +73,10 @@ fn any_number_of_ranks_finds_the_same_vectors() {
     let want = embed(&Group::single()).unwrap();
     assert!((want[0].iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5);
     for n in 2..=4 {
-        let groups = Group::local(n).unwrap();
-        thread::scope(|s| {
-            let run = |g: Group| embed(&g.with_timeout(Duration::from_secs(20))).unwrap();
-            let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || run(g))).collect();
-            for rank in ranks {
-                for (a, b) in rank.join().unwrap().iter().flatten().zip(want.iter().flatten()) {
-                    assert!((a - b).abs() < 1e-5, "{n} ranks: {a} {b}");
-                }
+        scope::each(Group::local(n).unwrap(), |g| {
+            let got = embed(&g.with_timeout(Duration::from_secs(20))).unwrap();
+            for (a, b) in got.iter().flatten().zip(want.iter().flatten()) {
+                assert!((a - b).abs() < 1e-5, "{n} ranks: {a} {b}");
             }
         });
     }

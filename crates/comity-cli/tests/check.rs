@@ -6,17 +6,10 @@ use comity::{DType, Group, Result};
 use comity_check::{Options, Report, run};
 use comity_plan::Kind;
 use common::{COMITY, run_comity};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 fn on_threads(n: usize, options: &Options) -> Vec<Result<Report>> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|g| s.spawn(move || run(&g.with_timeout(Duration::from_secs(30)), options)))
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    scope::each(Group::local(n).unwrap(), |g| run(&g.with_timeout(Duration::from_secs(30)), options))
 }
 
 #[test]
@@ -40,16 +33,11 @@ fn every_group_of_threads_is_right() {
 
 #[test]
 fn a_rank_with_other_data_is_found_out() {
-    let groups = Group::local(3).unwrap();
-    let reports: Vec<_> = thread::scope(|s| {
-        let check = |g: Group| {
-            // Rank 2 gives what the others do not expect.
-            let seed = u64::from(g.rank() == 2);
-            let ops = vec!["all_reduce".into(), "broadcast".into()];
-            run(&g, &Options { quick: true, seed, ops, ..Options::default() })
-        };
-        let ranks: Vec<_> = groups.into_iter().map(|g| s.spawn(move || check(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap().unwrap()).collect()
+    let reports = scope::each(Group::local(3).unwrap(), |g| {
+        // Rank 2 gives what the others do not expect.
+        let seed = u64::from(g.rank() == 2);
+        let ops = vec!["all_reduce".into(), "broadcast".into()];
+        run(&g, &Options { quick: true, seed, ops, ..Options::default() }).unwrap()
     });
     for report in &reports {
         assert!(!report.is_right());

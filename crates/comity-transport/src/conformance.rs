@@ -9,10 +9,8 @@ use super::{Interest, Link, SMALL_WANT};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scope::Rng;
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+pub(crate) use scope::eventually;
+use std::{thread, time::Duration};
 use stream::{StreamCheck, length};
 pub(crate) use stream::{bytes, expect};
 
@@ -40,18 +38,6 @@ macro_rules! conformance {
     };
 }
 pub(crate) use conformance;
-
-/// Returns the final result of `step`; fails the test when that takes too long.
-pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(t) = step() {
-            return t;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        thread::yield_now();
-    }
-}
 
 pub(crate) fn moves_both_ways_at_once(make: impl Fn() -> LinkEnds) {
     const ALL: usize = 6 << 20;

@@ -4,6 +4,7 @@ mod common;
 
 use comity::{Config, Error, ErrorKind, Group, JoinCause, Result, interrupt_with};
 use common::{each, key, reserved, store};
+use scope::await_that;
 use std::{
     cell::Cell,
     fs,
@@ -40,11 +41,7 @@ fn held() -> (usize, usize) {
 }
 
 fn await_held(what: &str, before: (usize, usize)) {
-    let until = Instant::now() + LONG;
-    while held() != before {
-        assert!(Instant::now() < until, "{what}: {before:?} threads and descriptors, then {:?}", held());
-        thread::sleep(Duration::from_millis(5));
-    }
+    await_that(&format!("{before:?} threads and descriptors after {what}"), || held() == before);
 }
 
 /// Address of rank 0's store, which starts there unless it runs already.

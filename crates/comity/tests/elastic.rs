@@ -8,10 +8,10 @@ use comity::{
 };
 use common::{LONG, each, key, reserved, store};
 use rustix::process::{Pid, Signal, kill_process};
+use scope::{Actor, await_that, role, say};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Barrier,
         atomic::{AtomicUsize, Ordering},
@@ -20,11 +20,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// A process's rank, the job's size and the store's address.
-const ROLE: &str = "COMITY_TEST_ROLE";
 /// Number of trials that are timed, if any.
 const TRIALS: &str = "COMITY_TEST_TRIALS";
-const SAYS: &str = "rank: ";
 
 /// Nobody is given up because the machine is busy.
 const NEVER: Detection = Detection::After(LONG);
@@ -296,11 +293,7 @@ fn fewer_than_asked_for_are_refused() {
 
 /// Wait until the store has told `group` of so many joiners.
 fn await_joiners(group: &Group, n: usize) {
-    let until = Instant::now() + LONG;
-    while group.joiners() != n {
-        assert!(Instant::now() < until, "{} joiners, not {n}", group.joiners());
-        thread::sleep(Duration::from_millis(2));
-    }
+    await_that(&format!("{n} joiners"), || group.joiners() == n);
 }
 
 fn joiner(at: &str, key: Key) -> Config {
@@ -433,12 +426,12 @@ fn a_place_has_one_process() {
 /// A joiner that dies is waited for by nobody: while it waits, and when it was called to a meeting.
 #[test]
 fn a_joiner_that_dies_is_dropped() {
-    if let Ok(role) = std::env::var(ROLE) {
+    if let Some(role) = role() {
         drop(joiner(role.rsplit(' ').next().unwrap(), key()).connect());
         return;
     }
     let (groups, store) = job(2);
-    let start = || Rank::start("a_joiner_that_dies_is_dropped", 0, 0, &store.addr().to_string());
+    let start = || start("a_joiner_that_dies_is_dropped", 0, 0, &store.addr().to_string());
     let waits = start();
     await_joiners(&groups[0], 1);
     drop(waits);
@@ -531,7 +524,7 @@ fn live(role: &str) {
             Ok(total) => {
                 assert_eq!(total, group.size() as f32);
                 if !std::mem::replace(&mut told, true) {
-                    println!("{SAYS}{} {} {} {left:?}", now(), group.rank(), group.size());
+                    say(format!("{} {} {} {left:?}", now(), group.rank(), group.size()));
                 }
                 if group.size() == 1 {
                     return;
@@ -548,59 +541,31 @@ fn live(role: &str) {
     }
 }
 
-/// Process of a rank.
-struct Rank {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
+fn start(test: &str, rank: usize, n: usize, at: &str) -> Actor {
+    Actor::start(module_path!(), test, format!("{rank} {n} {at}"))
 }
 
-impl Rank {
-    fn start(test: &str, rank: usize, n: usize, at: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{rank} {n} {at}"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdout }
-    }
-
-    /// Its next group: when it added up right, the rank, the size, who had left.
-    fn hear(&mut self) -> (u128, usize, usize, String) {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "a rank ended");
-            if let Some((_, words)) = line.trim().split_once(SAYS) {
-                let parts: Vec<_> = words.splitn(4, ' ').collect();
-                let number = |i: usize| parts[i].parse::<usize>().unwrap();
-                return (parts[0].parse().unwrap(), number(1), number(2), parts[3].into());
-            }
-        }
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The next group of an actor: when it added up right, the rank, the size, who had left.
+fn hear(rank: &mut Actor) -> (u128, usize, usize, String) {
+    let words = rank.hear();
+    let parts: Vec<_> = words.splitn(4, ' ').collect();
+    let number = |i: usize| parts[i].parse::<usize>().unwrap();
+    (parts[0].parse().unwrap(), number(1), number(2), parts[3].into())
 }
 
 /// Start `n` ranks and kill those of `dead` one after the other; the time from each kill until all that are left have added up, in ms.
 fn kill(test: &str, links: &str, n: usize, dead: &[usize]) -> Vec<f64> {
     let store = store(n);
     let at = format!("{} {links}", store.addr());
-    let mut ranks: Vec<_> = (0..n).map(|r| (r, Rank::start(test, r, n, &at))).collect();
-    ranks.iter_mut().for_each(|(r, rank)| assert_eq!(rank.hear().1, *r));
+    let mut ranks: Vec<_> = (0..n).map(|r| (r, start(test, r, n, &at))).collect();
+    ranks.iter_mut().for_each(|(r, rank)| assert_eq!(hear(rank).1, *r));
     let mut took = Vec::new();
     for dead in dead {
         let place = ranks.iter().position(|(r, _)| r == dead).unwrap();
         let killed = now();
         drop(ranks.remove(place));
         let size = ranks.len();
-        let heard: Vec<_> = ranks.iter_mut().map(|(_, rank)| rank.hear()).collect();
+        let heard: Vec<_> = ranks.iter_mut().map(|(_, rank)| hear(rank)).collect();
         for (i, (_, rank, of, left)) in heard.iter().enumerate() {
             assert_eq!((*rank, *of, left), (i, size, &format!("[{place}]")));
         }
@@ -614,9 +579,9 @@ fn kill(test: &str, links: &str, n: usize, dead: &[usize]) -> Vec<f64> {
 
 #[test]
 fn survivors_of_a_kill_go_on_to_the_last() {
-    match std::env::var(ROLE) {
-        Ok(role) => live(&role),
-        Err(_) => {
+    match role() {
+        Some(role) => live(&role),
+        None => {
             let test = "survivors_of_a_kill_go_on_to_the_last";
             // Rank 0 too; and of the last two the one with the store's vote goes on.
             kill(test, "shm,tcp", 4, &[1, 0, 3]);

@@ -5,11 +5,12 @@ mod common;
 
 use comity::{Group, LinkKind, ReduceOp, tools};
 use common::{LONG, each};
+use scope::{await_that, eventually};
 use std::{
     fs,
     sync::{Mutex, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const LANES: usize = 3;
@@ -55,15 +56,8 @@ fn lane_threads() -> Vec<u32> {
 
 /// Those, as soon as there are so many.
 fn wait_for(number: usize) -> Vec<u32> {
-    let begun = Instant::now();
-    loop {
-        let all = lane_threads();
-        if all.len() == number {
-            return all;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{all:?}, not {number}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let what = format!("{number} threads of lanes");
+    eventually(&what, || Some(lane_threads()).filter(|all| all.len() == number))
 }
 
 /// The processor time that a thread has had.
@@ -89,13 +83,9 @@ fn the_threads_are_the_processs_sleep_between_calls_and_end_with_the_last_group(
     assert_eq!(lane_threads(), threads, "another group has the same");
 
     let after_calls: Vec<_> = threads.iter().map(|t| used(*t)).collect();
-    let begun = Instant::now();
     // One that does not sleep has most of this.
     thread::sleep(Duration::from_millis(200));
-    while !threads.iter().all(|t| sleeps(*t)) {
-        assert!(begun.elapsed() < Duration::from_secs(10), "one does not sleep");
-        thread::sleep(Duration::from_millis(5));
-    }
+    await_that("threads that sleep", || threads.iter().all(|t| sleeps(*t)));
     for (thread, before) in threads.iter().zip(after_calls) {
         // It spins for 50 us, and goes to sleep.
         let spun = used(*thread) - before;

@@ -1,4 +1,5 @@
-//! Share of a large matrix that a run of the tests takes: one that the commit chooses, or all of it; and the numbers of simulators. Imports nothing
+//! Share of a large matrix that a run of the tests takes: one that the commit chooses, or all of it; the numbers of simulators,
+//! and threads and processes of tests. Imports nothing
 //! but std.
 //!
 //! A matrix is dealt out like cards, each case to one of a few hands, and a run takes the hand that its number names. So a
@@ -13,13 +14,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod actor;
+mod agenda;
 mod rng;
+mod wait;
 
+pub use actor::{Actor, await_word, role, say};
+pub use agenda::Agenda;
 pub use rng::Rng;
+pub use wait::{await_that, each, eventually};
 
 use std::{
     collections::BTreeMap,
     env::var,
+    fmt::Debug,
     ops::Range,
     sync::{
         Mutex, PoisonError,
@@ -122,6 +130,39 @@ pub fn broken(
     };
     thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
     broken.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks that `run` breaks no promise for these seeds; else says how to repeat those that do, as a test of a package.
+///
+/// # Panics
+/// If it breaks one.
+pub fn keeps_promises(
+    [package, test]: [&str; 2],
+    seeds: Range<u64>,
+    threads: usize,
+    run: impl Fn(u64) -> Result<(), String> + Sync,
+) {
+    let words = |(seed, why)| {
+        format!(
+            "seed {seed}: {why}\n  COMITY_SIM_SEED={seed} cargo test -p {package} {test} -- --nocapture repeats it and prints what happened"
+        )
+    };
+    let broken: Vec<String> = broken(seeds, threads, 3, run).into_iter().map(words).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Checks that each of these planted mistakes is found by one of the first `most` seeds.
+///
+/// # Panics
+/// If one is not.
+pub fn finds<M: Debug>(mutants: impl IntoIterator<Item = M>, most: u64, is_found: impl Fn(&M, u64) -> bool) {
+    let is_hidden = |mutant: &M| {
+        let found = (0..most).find(|seed| is_found(mutant, *seed));
+        println!("{mutant:?}: found by seed {found:?}");
+        found.is_none()
+    };
+    let hidden: Vec<M> = mutants.into_iter().filter(is_hidden).collect();
+    assert!(hidden.is_empty(), "{hidden:?} were not found in {most} seeds");
 }
 
 /// SplitMix64 goes on by this.

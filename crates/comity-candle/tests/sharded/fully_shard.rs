@@ -14,8 +14,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    thread,
-    time::{Duration, Instant},
 };
 
 const WIDTH: usize = 5;
@@ -179,11 +177,7 @@ fn forward(layers: &[FullySharded], ids: &Tensor) -> Result<Tensor> {
 
 /// Wait until the group has made so many calls.
 fn await_calls(g: &Group, count: u64) {
-    let until = Instant::now() + Duration::from_secs(15);
-    while g.stats().calls < count {
-        assert!(Instant::now() < until, "{} calls, not {count}", g.stats().calls);
-        thread::sleep(Duration::from_millis(1));
-    }
+    scope::await_that(&format!("{count} calls"), || g.stats().calls >= count);
 }
 
 #[test]

@@ -8,16 +8,9 @@ use comity_candle::{
     AllToShardedLinear, DataParallel, Error, Parameter, Passes, Pipeline, Result, ShardedToAllLinear,
     Sharding, fully_shard, save_checkpoint,
 };
-use std::{
-    env, fs,
-    io::{BufRead, BufReader, Read},
-    path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use scope::{Actor, role, say};
+use std::{env, fs, path::Path, process::Command, time::Duration};
 
-/// Work of a rank, its number, the store's address and a file, with spaces between.
-const ROLE: &str = "COMITY_CANDLE_TEST_ROLE";
 const KEY: [u8; 32] = [7; 32];
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ways of training.
@@ -50,7 +43,7 @@ fn train(way: &str, rank: usize, store: &str) -> usize {
             Ok(()) => {
                 step += 1;
                 if step == 3 {
-                    println!("training");
+                    say("training");
                 }
             }
             Err(e) => return lost(e),
@@ -111,37 +104,11 @@ fn rows(group: &Group, value: f32) -> Vec<Parameter> {
     vec![Parameter::sharded("rows", mine, 0, parts)]
 }
 
-/// A child process that does not outlive the test.
-struct Rank(Child, BufReader<ChildStdout>);
-
-impl Rank {
-    fn start(test: &str, role: String, may_write: &str) -> Self {
-        // Beyond the limit the system kills the process.
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("ulimit -c 0; ulimit -f {may_write}; exec \"$0\" \"$@\"")])
-            .arg(env::current_exe().unwrap())
-            .args(["--exact", &format!("killed::{test}"), "--nocapture"])
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self(child, out)
-    }
-
-    /// All that it says until it ends.
-    fn hear(&mut self) -> String {
-        let mut said = String::new();
-        self.1.read_to_string(&mut said).unwrap();
-        said
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A rank, which may write so many blocks to a file: beyond that the system kills it.
+fn start(test: &str, role: String, may_write: &str) -> Actor {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -c 0; ulimit -f {may_write}; exec \"$0\" \"$@\"")]);
+    Actor::run(command.arg(env::current_exe().unwrap()), module_path!(), test, role)
 }
 
 fn store() -> tools::Store {
@@ -151,38 +118,34 @@ fn store() -> tools::Store {
 #[test]
 fn a_rank_that_is_killed_in_training_is_named() {
     const TEST: &str = "a_rank_that_is_killed_in_training_is_named";
-    if let Ok(role) = env::var(ROLE) {
+    if let Some(role) = role() {
         let role: Vec<&str> = role.split(' ').collect();
-        println!("lost {}", train(role[0], role[1].parse().unwrap(), role[2]));
+        say(format!("lost {}", train(role[0], role[1].parse().unwrap(), role[2])));
         return;
     }
     for way in WAYS {
         let store = store();
         let at = store.addr().to_string();
-        let start = |rank: usize| Rank::start(TEST, format!("{way} {rank} {at}"), "unlimited");
+        let start = |rank: usize| start(TEST, format!("{way} {rank} {at}"), "unlimited");
         let mut one = start(1);
         let mut two = start(2);
         let killer = std::thread::spawn(move || {
-            let mut line = String::new();
-            while !line.contains("training") {
-                line.clear();
-                assert!(one.1.read_line(&mut line).unwrap() > 0, "rank 1 ended too early");
-            }
-            one.0.kill().unwrap();
+            assert_eq!(one.hear(), "training");
+            one.kill();
         });
         assert_eq!(train(way, 0, &at), 1, "{way}");
         killer.join().unwrap();
-        let said = two.hear();
-        assert!(said.contains("lost 1"), "{way}: {said}");
+        let said: Vec<_> = std::iter::from_fn(|| two.hear_any()).collect();
+        assert_eq!(said.last().map(String::as_str), Some("lost 1"), "{way}: {said:?}");
     }
 }
 
 #[test]
 fn a_checkpoint_is_whole_when_a_rank_is_killed_while_it_writes() {
     const TEST: &str = "a_checkpoint_is_whole_when_a_rank_is_killed_while_it_writes";
-    if let Ok(role) = env::var(ROLE) {
+    if let Some(role) = role() {
         let role: Vec<&str> = role.splitn(3, ' ').collect();
-        println!("lost {}", save(role[0].parse().unwrap(), role[1], Path::new(role[2]), 2.0));
+        say(format!("lost {}", save(role[0].parse().unwrap(), role[1], Path::new(role[2]), 2.0)));
         return;
     }
     let folder = env::temp_dir().join(format!("comity-candle-killed-{}", std::process::id()));
@@ -198,14 +161,13 @@ fn a_checkpoint_is_whole_when_a_rank_is_killed_while_it_writes() {
         let at = store.addr().to_string();
         let start = |rank: usize| {
             let may_write = if rank == killed { BLOCKS.to_string() } else { "unlimited".into() };
-            Rank::start(TEST, format!("{rank} {at} {}", file.display()), &may_write)
+            start(TEST, format!("{rank} {at} {}", file.display()), &may_write)
         };
         let mut children = [start(0), start(1)];
         assert_eq!(save(2, &at, &file, 2.0), killed);
-        let said = children[1 - killed].hear();
-        assert!(said.contains(&format!("lost {killed}")), "{said}");
-        assert_eq!(children[killed].hear().matches("lost").count(), 0);
-        children[killed].0.wait().unwrap();
+        assert_eq!(children[1 - killed].hear(), format!("lost {killed}"));
+        assert_eq!(children[killed].hear_any(), None);
+        children[killed].child.wait().unwrap();
         assert!(fs::read(&file).unwrap() == before, "rank {killed} was killed, and the file is another");
         assert_eq!(count(), left);
     }

@@ -15,7 +15,7 @@ mod quantized;
 use candle_core::{DType, Device, Tensor, Var};
 use comity::Group;
 use comity_candle::Error;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// `f` on each of `n` ranks; the results by rank.
 fn on_ranks<T: Send>(n: usize, f: impl Fn(&Group) -> comity_candle::Result<T> + Sync) -> Vec<T> {
@@ -32,15 +32,7 @@ fn try_on_ranks<T: Send>(
     n: usize,
     f: impl Fn(&Group) -> comity_candle::Result<T> + Sync,
 ) -> Vec<comity_candle::Result<T>> {
-    let groups = Group::local(n).unwrap();
-    thread::scope(|s| {
-        let f = &f;
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|g| s.spawn(move || f(&g.with_timeout(Duration::from_secs(20)))))
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    scope::each(Group::local(n).unwrap(), |g| f(&g.with_timeout(Duration::from_secs(20))))
 }
 
 /// Numbers between -1 and 1, the same for the same seed.

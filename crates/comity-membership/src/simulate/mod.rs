@@ -93,10 +93,7 @@ fn the_promise_is_kept() {
         notes.fetch_add(sent, Ordering::Relaxed);
         Ok(())
     };
-    let broken: Vec<String> = broken(seeds.clone(), threads, ENOUGH, one).into_iter().map(|(seed, verdict)| format!(
-        "seed {seed}: {verdict}\n  COMITY_SIM_SEED={seed} cargo test -p comity-membership the_promise_is_kept -- --nocapture repeats it and prints what happened"
-    )).collect();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    scope::keeps_promises(["comity-membership", "the_promise_is_kept"], seeds.clone(), threads, one);
     let failures = failures.into_inner();
     let notes = notes.into_inner();
     let seeds = seeds.end.saturating_sub(seeds.start);
@@ -156,10 +153,7 @@ fn who_is_stopped_while_joining_ends_the_job_after_five_minutes() {
 
 #[test]
 fn mistakes_are_found() {
-    for mutant in Mutant::ALL {
-        let most = 500;
-        let found = (0..most).find(|seed| run(&Scenario::new(*seed, Some(2..=20)), Some(mutant)).is_err());
-        println!("{mutant:?}: found by seed {found:?}");
-        assert!(found.is_some(), "{mutant:?} was not found in {most} seeds");
-    }
+    let is_found = |m: &Mutant, seed| run(&Scenario::new(seed, Some(2..=20)), Some(*m)).is_err();
+    let all = Mutant::ALL.into_iter().filter(|m| !Mutant::SPARSE.contains(m));
+    scope::finds(all, 500, is_found);
 }

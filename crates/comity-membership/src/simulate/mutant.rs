@@ -3,49 +3,40 @@
 use super::{SimulatedFailure, member::Occasion, scenario::Scenario};
 use crate::{Action, Heard, Note};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mutant {
-    /// The member after the culprit is named.
-    WrongCulprit,
-    /// Every reason replaces the one before.
-    LastReason,
-    /// A leave in good order is not heard, so the member's later end counts as a death.
-    DeafToLeave,
-    /// A member that leaves a failed group says that it leaves in good order.
-    LeavesFailed,
-    /// Notes on groups that are not open yet are forgotten.
-    ForgetsEarly,
-    /// Nobody is given up.
-    IgnoresSilence,
-    /// The rank that passes it on is named as the one that saw it.
-    WrongWitness,
-    /// Nobody is asked whether it lives.
-    AsksNobody,
-    /// In a large job: ranks that hear of a failure do not pass it on.
-    NoForward,
-    /// That an edge is gone is not passed on.
-    KeepsLosses,
-    /// Nobody takes note of edges that are gone.
-    DeafToLosses,
-    /// Neighbours that end are not replaced.
-    NoNewNeighbours,
+scope::listed! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Mutant {
+        /// The member after the culprit is named.
+        WrongCulprit,
+        /// Every reason replaces the one before.
+        LastReason,
+        /// A leave in good order is not heard, so the member's later end counts as a death.
+        DeafToLeave,
+        /// A member that leaves a failed group says that it leaves in good order.
+        LeavesFailed,
+        /// Notes on groups that are not open yet are forgotten.
+        ForgetsEarly,
+        /// Nobody is given up.
+        IgnoresSilence,
+        /// The rank that passes it on is named as the one that saw it.
+        WrongWitness,
+        /// Nobody is asked whether it lives.
+        AsksNobody,
+        /// In a large job: ranks that hear of a failure do not pass it on.
+        NoForward,
+        /// That an edge is gone is not passed on.
+        KeepsLosses,
+        /// Nobody takes note of edges that are gone.
+        DeafToLosses,
+        /// Neighbours that end are not replaced.
+        NoNewNeighbours,
+    }
 }
 
 impl Mutant {
     /// Mistakes in the graph of large jobs.
     pub(super) const SPARSE: [Self; 4] =
         [Self::NoForward, Self::KeepsLosses, Self::DeafToLosses, Self::NoNewNeighbours];
-
-    pub(super) const ALL: [Self; 8] = [
-        Self::WrongCulprit,
-        Self::LastReason,
-        Self::DeafToLeave,
-        Self::LeavesFailed,
-        Self::ForgetsEarly,
-        Self::IgnoresSilence,
-        Self::WrongWitness,
-        Self::AsksNobody,
-    ];
 
     /// Change what a rank hears.
     pub(super) fn hear(

@@ -12,11 +12,10 @@ use super::{
     scenario::{MS, NEVER, PlantedFault, Scenario},
 };
 use crate::Membership;
-use due::{Due, DueEvent, Item};
-use scope::Rng;
+use due::{DueEvent, Item};
+use scope::{Agenda, Rng};
 use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
@@ -29,7 +28,7 @@ struct Process {
     stopped: u64,
     /// Number of notes that it still sends before it is killed.
     sends: Option<u32>,
-    inbox: BinaryHeap<Reverse<Due<(usize, Item)>>>,
+    inbox: Agenda<(usize, Item)>,
     /// When its control thread began to wait.
     waits: u64,
     /// When its control thread gets its turn next.
@@ -54,8 +53,7 @@ pub(super) struct SimulatedWorld<'a> {
     rng: Rng,
     zero: Instant,
     now: u64,
-    number: u64,
-    events: BinaryHeap<Reverse<Due<DueEvent>>>,
+    events: Agenda<DueEvent>,
     processes: Vec<Process>,
     /// When the last note from one to the other arrives; by from * size + to.
     arrivals: Vec<u64>,
@@ -77,7 +75,7 @@ impl<'a> SimulatedWorld<'a> {
             running: true,
             stopped: 0,
             sends: None,
-            inbox: BinaryHeap::new(),
+            inbox: Agenda::default(),
             waits: 0,
             turn: u64::MAX,
             members: vec![SimulatedMember::default(); groups],
@@ -88,8 +86,7 @@ impl<'a> SimulatedWorld<'a> {
             rng: Rng::new(!scenario.seed),
             zero: Instant::now(),
             now: 0,
-            number: 0,
-            events: BinaryHeap::new(),
+            events: Agenda::default(),
             processes: (0..size).map(process).collect(),
             arrivals: vec![0; size * size],
             broken: vec![false; size * size],
@@ -145,8 +142,7 @@ impl<'a> SimulatedWorld<'a> {
     }
 
     fn run_to(&mut self, end: u64) -> Result<(), String> {
-        while self.events.peek().is_some_and(|Reverse(due)| due.at <= end) {
-            let Some(Reverse(Due { at, what, .. })) = self.events.pop() else { break };
+        while let Some((at, what)) = self.events.take(end) {
             self.now = at;
             self.event(what);
             if let Some(verdict) = self.judge.broken.take() {
@@ -173,8 +169,7 @@ impl<'a> SimulatedWorld<'a> {
     }
 
     fn plan(&mut self, at: u64, what: DueEvent) {
-        self.number += 1;
-        self.events.push(Reverse(Due { at, number: self.number, what }));
+        self.events.plan(at, what);
     }
 
     fn event(&mut self, event: DueEvent) {

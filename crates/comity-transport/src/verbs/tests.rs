@@ -5,7 +5,7 @@ use super::{
     reach::{Devices, Rdma},
 };
 use crate::{
-    conformance::{LinkEnds, conformance, eventually},
+    conformance::{LinkEnds, conformance, eventually, fill},
     sys::{
         poll_until,
         verbs::{Depth, QueueService, Verbs},
@@ -100,16 +100,7 @@ fn groups_do_not_wait_for_each_other() {
     let (mut a, mut b) = links(&ends, 1);
     let (mut c, mut d) = links(&ends, 2);
     // Nobody takes what the first group gets.
-    let block = vec![1; 1 << 20];
-    let mut refused = 0;
-    let mut put = 0;
-    eventually("a full link", || {
-        let n = a.put(&[], &block).unwrap();
-        put += n;
-        refused = if n > 0 { 0 } else { refused + 1 };
-        thread::sleep(Duration::from_millis(u64::from(n == 0)));
-        (refused == 30).then_some(())
-    });
+    let put = fill(a.as_mut(), &vec![1; 1 << 20]);
     for i in 0..200u8 {
         assert_eq!(eventually("room", || Some(c.put(&[i], &[i; 999]).unwrap()).filter(|n| *n > 0)), 1000);
         let mut place = [0; 1000];

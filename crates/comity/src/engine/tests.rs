@@ -10,6 +10,7 @@ use crate::{
     transport::{Interest, Lending, Link, LinkError, LinkProperties},
 };
 use comity_plan::Algorithm;
+pub(crate) use scope::each;
 use std::{
     collections::HashMap,
     os::fd::BorrowedFd,
@@ -22,15 +23,6 @@ use std::{
 const FRAME: usize = 4 << 10;
 /// Enough for anything that is to succeed, on a machine that does other things too.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Call `f` with each, all at the same time; what it returned, in their order.
-pub(crate) fn each<I: Send, T: Send>(all: impl IntoIterator<Item = I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let threads: Vec<_> = all.into_iter().map(|one| s.spawn(move || f(one))).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
-}
 
 type Pipe = Arc<Mutex<Vec<u8>>>;
 

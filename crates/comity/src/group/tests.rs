@@ -1,25 +1,7 @@
-//! Algorithms that a program prefers.
+//! Algorithms that a program prefers. That each adds up is checked by `every_group_of_threads_is_right` of the command.
 
 use super::*;
 use crate::{ReduceOp, engine::tests::each};
-use comity_plan::Kind;
-
-#[test]
-fn every_algorithm_adds_up() {
-    for n in [2, 3, 5] {
-        for algorithm in Kind::AllReduce.algorithms() {
-            let sums = each(Group::local(n).unwrap(), |group| {
-                assert!(group.prefer_algorithm(Some(algorithm)));
-                let mut x: Vec<u64> = (0..1000).map(|i| i + group.rank() as u64).collect();
-                group.all_reduce(&mut x, ReduceOp::Sum).unwrap();
-                x
-            });
-            let whole: u64 = (0..n as u64).sum();
-            let expected: Vec<u64> = (0..1000).map(|i| i * n as u64 + whole).collect();
-            assert!(sums.iter().all(|s| *s == expected), "{algorithm:?} on {n}");
-        }
-    }
-}
 
 #[test]
 fn ranks_that_prefer_different_ones_are_told() {

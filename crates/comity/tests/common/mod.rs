@@ -2,24 +2,15 @@
 #![allow(dead_code, reason = "each program of tests needs some of it")]
 
 use comity::{Config, Group, Key, tools::Store};
+pub(crate) use scope::each;
 use socket2::{Domain, Socket, Type};
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    thread,
     time::Duration,
 };
 
 /// Longer than anything takes that is to succeed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-/// Call `f` with each, all at the same time; what it returned, in their order.
-pub(crate) fn each<I: Send, T: Send>(all: impl IntoIterator<Item = I>, f: impl Fn(I) -> T + Sync) -> Vec<T> {
-    thread::scope(|s| {
-        let f = &f;
-        let threads: Vec<_> = all.into_iter().map(|one| s.spawn(move || f(one))).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
-}
 
 pub(crate) fn key() -> Key {
     Key::from([7; 32])

@@ -2,7 +2,7 @@
 
 use crate::call::{Call, Outcome, make};
 use comity::{ErrorKind, Group, Op, Request, Result};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// Time limit of a call. No rank is to fail by it.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -76,10 +76,7 @@ pub(super) fn play(case: &Case, groups: &[Group], how: How) -> Vec<Vec<Outcome>>
         outcomes
     };
     // The groups outlive the threads, so that nobody is told that somebody has left.
-    thread::scope(|s| {
-        let ranks: Vec<_> = groups.iter().map(|g| s.spawn(move || play_rank(g))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    scope::each(groups, play_rank)
 }
 
 /// Returns the fault of the outcomes, if any.

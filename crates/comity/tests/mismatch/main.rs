@@ -13,7 +13,8 @@ mod worlds;
 
 use call::{Call, Counts, next};
 use case::{Case, How, judge, play};
-use comity::{DType, Error, ErrorKind, Group, Op, ReduceOp, Wire};
+use comity::{DType, ErrorKind, Group, Op, ReduceOp, Wire};
+use common::each;
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -38,9 +39,11 @@ fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for n in [2, 3, 4] {
         for odd in 0..n {
-            cases.extend(arguments(n, odd));
-            cases.extend(orders(n, odd));
-            cases.extend(messages(n, odd));
+            let mut odd = || odd;
+            // 1 MiB, or parts of 256 KiB.
+            cases.extend(arguments(n, [262_144, 65_536], &mut odd));
+            cases.extend(orders(n, 65_536, [Op::Broadcast, Op::Reduce], &mut odd));
+            cases.extend(messages(n, 262_144, &mut odd));
         }
     }
     // Where the difference is none.
@@ -48,16 +51,15 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// A rank calls another operation, or the same with another argument.
-fn arguments(n: usize, odd: usize) -> Vec<Case> {
+/// The odd rank calls another operation, or the same with another argument; of few elements, or of so many, where those are the whole or parts.
+fn arguments(n: usize, [whole, part]: [usize; 2], odd: &mut dyn FnMut() -> usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, op) in COLLECTIVES.into_iter().enumerate() {
-        let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
-        // 1 MiB, or parts of 256 KiB.
-        for count in [3, if whole { 262_144 } else { 65_536 }] {
+        let is_whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+        for count in [3, if is_whole { whole } else { part }] {
             let usual = Call::new(op, count);
             let mut add = |what, other: Call| {
-                cases.push(Case::new(what, n, odd, &[usual], &[other]));
+                cases.push(Case::new(what, n, odd(), &[usual], &[other]));
             };
             // Two others: not every pair of operations moves bytes the same way.
             for step in [1, 4] {
@@ -69,7 +71,7 @@ fn arguments(n: usize, odd: usize) -> Vec<Case> {
             add("dtype of the same size", Call { dtype: DType::I32, ..usual });
             add("dtype of another size", Call { dtype: DType::F64, ..usual });
             add("count", Call { count: count + 1, ..usual });
-            add("plan", Call { count: if count == 3 { 262_145 } else { 5 }, ..usual });
+            add("plan", Call { count: if count == 3 { whole + 1 } else { 5 }, ..usual });
             add("nothing", Call { count: 0, ..usual });
             if usual.reduces() {
                 add("reduction", Call { reduce: ReduceOp::Max, ..usual });
@@ -85,7 +87,7 @@ fn arguments(n: usize, odd: usize) -> Vec<Case> {
                 let wired = |wire| [Call { wire: Some(wire), ..usual }];
                 let usual = wired(Wire::Bf16);
                 let other = wired(Wire::F16);
-                cases.push(Case::new("another wire", n, odd, &usual, &other));
+                cases.push(Case::new("another wire", n, odd(), &usual, &other));
             }
         }
     }
@@ -93,29 +95,30 @@ fn arguments(n: usize, odd: usize) -> Vec<Case> {
 }
 
 /// Other parts, and calls in another order.
-fn orders(n: usize, odd: usize) -> Vec<Case> {
+fn orders(n: usize, many: usize, rooted: [Op; 2], odd: &mut dyn FnMut() -> usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for op in [Op::AllGather, Op::ReduceScatter, Op::AllToAll] {
         let usual = Call { counts: Counts::Growing, ..Call::new(op, n) };
         let other = Call { counts: Counts::Swapped, ..usual };
-        cases.push(Case::new("counts", n, odd, &[usual], &[other]));
+        cases.push(Case::new("counts", n, odd(), &[usual], &[other]));
     }
-    for count in [3, 65_536] {
+    for count in [3, many] {
         let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
-        cases.push(Case::new("order", n, odd, &pair, &[pair[1], pair[0]]));
-        cases.push(Case::new("a call left out", n, odd, &pair, &pair[1..]));
-        cases.push(Case::new("a call too many", n, odd, &pair[1..], &pair));
-        let pair = [Call::new(Op::Broadcast, count), Call::new(Op::Reduce, count)];
-        cases.push(Case::new("order of rooted calls", n, odd, &pair, &[pair[1], pair[0]]));
+        cases.push(Case::new("order", n, odd(), &pair, &[pair[1], pair[0]]));
+        cases.push(Case::new("a call left out", n, odd(), &pair, &pair[1..]));
+        cases.push(Case::new("a call too many", n, odd(), &pair[1..], &pair));
+        let pair = rooted.map(|op| Call::new(op, count));
+        cases.push(Case::new("order of rooted calls", n, odd(), &pair, &[pair[1], pair[0]]));
     }
     cases
 }
 
 /// A message that the next rank does not expect.
-fn messages(n: usize, odd: usize) -> Vec<Case> {
+fn messages(n: usize, many: usize, odd: &mut dyn FnMut() -> usize) -> Vec<Case> {
     let mut cases = Vec::new();
     // The odd one sends to the next rank, which expects something else; the others do nothing.
-    for count in [3, 262_144] {
+    for count in [3, many] {
+        let odd = odd();
         let to = next(odd, n);
         let send = Call { other: to, ..Call::new(Op::Send, count) };
         let recv = Call { other: odd, ..Call::new(Op::Recv, count) };
@@ -154,12 +157,10 @@ fn threads_of_one_process() {
         }
         found
     };
-    let found: Vec<_> = thread::scope(|s| {
-        let workers: Vec<_> = (0..WORKERS).map(|_| s.spawn(work)).collect();
-        workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
-    });
+    let found = each(0..WORKERS, |_| work());
     let wrong: Vec<_> = found
         .iter()
+        .flatten()
         .filter_map(|(case, verdict)| Some(format!("{}\n    {}", case.name(), verdict.as_ref().err()?)))
         .collect();
     println!("{} cases", cases.len());
@@ -170,20 +171,15 @@ fn threads_of_one_process() {
 fn a_rank_whose_threads_share_the_group_is_told_so() {
     let groups = Group::local(2).unwrap();
     let call = |g: &Group, count: usize| g.all_reduce(&mut vec![1f32; count], ReduceOp::Sum);
-    let errors: Vec<Error> = thread::scope(|s| {
-        let ranks = groups.iter().map(|g| {
-            s.spawn(move || {
-                // Background work is of the thread that asked for it.
-                g.spawn(|g| g.barrier()).wait().unwrap();
-                g.barrier().unwrap();
-                match g.rank() {
-                    0 => thread::scope(|s| s.spawn(|| call(g, 3)).join().unwrap()),
-                    _ => call(g, 5),
-                }
-                .unwrap_err()
-            })
-        });
-        ranks.collect::<Vec<_>>().into_iter().map(|r| r.join().unwrap()).collect()
+    let errors = each(&groups, |g| {
+        // Background work is of the thread that asked for it.
+        g.spawn(|g| g.barrier()).wait().unwrap();
+        g.barrier().unwrap();
+        match g.rank() {
+            0 => thread::scope(|s| s.spawn(|| call(g, 3)).join().unwrap()),
+            _ => call(g, 5),
+        }
+        .unwrap_err()
     });
     let words = "; on this rank threads share the group: call #3 came from another one than the call before it, so give threads that call at once a group each;";
     let told = errors.iter().map(|e| e.to_string().contains(words));

@@ -1,7 +1,6 @@
 //! all_to_all with parts of which two ranks think otherwise: both numbers are told, on every rank.
 
 use comity::{ErrorKind, Group, Result};
-use std::thread;
 
 #[test]
 fn the_pair_and_both_numbers_are_told() {
@@ -18,11 +17,7 @@ fn the_pair_and_both_numbers_are_told() {
         let total = |parts: &[usize]| parts.iter().sum::<usize>();
         g.all_to_all_v(&src[..total(&out)], &out, &mut dst[..total(&into)], &into)
     };
-    let errors: Vec<_> = thread::scope(|s| {
-        let ranks: Vec<_> =
-            groups.iter().map(|g| s.spawn(move || call(g).and_then(|()| g.barrier()))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap().unwrap_err()).collect()
-    });
+    let errors = scope::each(&groups, |g| call(g).and_then(|()| g.barrier()).unwrap_err());
     for (r, e) in errors.iter().enumerate() {
         let ErrorKind::Mismatch { rank: 1, ours, peer, theirs, .. } = e.root().kind() else {
             panic!("rank {r}: {e}")

@@ -1,12 +1,13 @@
 //! The same over real links and more ranks: groups that were split off, calls of several rounds, background work.
 
 use crate::{
-    COLLECTIVES,
-    call::{Call, next},
+    arguments,
+    call::next,
     case::{Case, How, judge, patient, play},
     common::{each, job},
+    messages, orders,
 };
-use comity::{CrossedWait, DType, Detection, ErrorKind, Group, LinkKind, Op, ReduceOp, Wire};
+use comity::{CrossedWait, Detection, ErrorKind, Group, LinkKind, Op, ReduceOp};
 use std::{collections::BTreeSet, time::Duration};
 
 const JOIN: Duration = Duration::from_secs(30);
@@ -22,60 +23,29 @@ fn world(hosts: &[&str], kinds: &[LinkKind]) -> Vec<Group> {
     })
 }
 
+/// Differences that are tried between threads alone.
+const LEFT_OUT: [&str; 8] = [
+    "dtype of another size",
+    "plan",
+    "nothing",
+    "another wire",
+    "counts",
+    "a shorter message",
+    "a collective call for a message",
+    "a call on a wire for a message",
+];
+
 /// Returns the cases, with one odd rank after the other.
 fn cases(n: usize) -> Vec<Case> {
-    let mut cases = Vec::new();
     let mut odd = 0;
     let mut turn = || {
         odd = next(odd, n);
         odd
     };
-    for (i, op) in COLLECTIVES.into_iter().enumerate() {
-        let whole = matches!(op, Op::AllReduce | Op::Reduce | Op::Broadcast);
-        for count in [3, if whole { 131_072 } else { 16_384 }] {
-            let usual = Call::new(op, count);
-            let mut add = |what, other: Call| cases.push(Case::new(what, n, turn(), &[usual], &[other]));
-            add("operation", Call { op: COLLECTIVES[(i + 1) % 9], ..usual });
-            add("operation", Call { op: COLLECTIVES[(i + 4) % 9], ..usual });
-            if op == Op::Barrier {
-                continue;
-            }
-            add("dtype", Call { dtype: DType::I32, ..usual });
-            add("count", Call { count: count + 1, ..usual });
-            if usual.wired() {
-                add("wire", Call { wire: Some(Wire::F16), ..usual });
-            }
-            if usual.reduces() {
-                add("reduction", Call { reduce: ReduceOp::Max, ..usual });
-            }
-            if usual.rooted() {
-                add("root", Call { root: 1, ..usual });
-                add("last root", Call { root: n - 1, ..usual });
-            }
-        }
-    }
-    for count in [3, 16_384] {
-        let pair = [Call::new(Op::AllReduce, count), Call::new(Op::AllGather, count)];
-        cases.push(Case::new("order", n, turn(), &pair, &[pair[1], pair[0]]));
-        cases.push(Case::new("a call left out", n, turn(), &pair, &pair[1..]));
-        cases.push(Case::new("a call too many", n, turn(), &pair[1..], &pair));
-        let pair = [Call::new(Op::Gather, count), Call::new(Op::Scatter, count)];
-        cases.push(Case::new("order of rooted calls", n, turn(), &pair, &[pair[1], pair[0]]));
-        let from = turn();
-        let send = Call { other: next(from, n), ..Call::new(Op::Send, count) };
-        let recv = Call { other: from, ..Call::new(Op::Recv, count) };
-        for (what, call) in [
-            ("tag of a message", Call { tag: 8, ..recv }),
-            ("dtype of a message", Call { dtype: DType::I32, ..recv }),
-            ("count of a message", Call { count: count + 1, ..recv }),
-        ] {
-            let mut calls = vec![vec![]; n];
-            (calls[from], calls[send.other]) = (vec![send], vec![call]);
-            cases.push(Case::of(what, from, calls));
-        }
-    }
-    // Where the difference is none.
-    cases.retain(|c| c.calls.iter().any(|calls| *calls != c.calls[0]));
+    let mut cases = arguments(n, [131_072, 16_384], &mut turn);
+    cases.extend(orders(n, 16_384, [Op::Gather, Op::Scatter], &mut turn));
+    cases.extend(messages(n, 16_384, &mut turn));
+    cases.retain(|c| !LEFT_OUT.contains(&c.what));
     cases
 }
 

@@ -7,9 +7,8 @@ use super::{
     operations::{Buffer, given, of},
 };
 use comity::{ErrorKind, ReduceOp};
+use scope::{Actor, role, say};
 use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -75,7 +74,6 @@ fn a_rank_that_gives_up_in_the_middle_spoils_no_result() {
     }
 }
 
-const ROLE: &str = "COMITY_TEST_SHARED_ROLE";
 const COUNT: usize = 4 << 20;
 
 /// A rank that calls until it is killed.
@@ -85,46 +83,30 @@ fn rank_that_is_killed(at: &str, place: Place) {
     loop {
         x.fill(1.0);
         g.all_reduce(&mut *x, ReduceOp::Sum).unwrap();
-        println!("called");
-    }
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        say("called");
     }
 }
 
 #[test]
 fn a_rank_that_is_killed_in_the_middle_is_named() {
-    if let Ok(role) = std::env::var(ROLE) {
+    if let Some(role) = role() {
         let (at, place) = role.split_once(' ').unwrap();
         return rank_that_is_killed(at, if place == "own" { Place::Own } else { Place::Mapped });
     }
     for (place, after) in PLACES.into_iter().flat_map(|p| [0u64, 2, 5, 9].map(|after| (p, after))) {
         let store = store(2);
         let at = store.addr().to_string();
-        let mut child = Killed(
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "faults::a_rank_that_is_killed_in_the_middle_is_named", "--nocapture"])
-                .env(ROLE, format!("{at} {}", if place == Place::Own { "own" } else { "mapped" }))
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-        let pid = child.0.id();
+        let role = format!("{at} {}", if place == Place::Own { "own" } else { "mapped" });
+        let mut actor = Actor::start(module_path!(), "a_rank_that_is_killed_in_the_middle_is_named", role);
+        let pid = actor.child.id();
         let g = join((0, 2), &at, place.pull());
         let mut x = lent(place, &g, &vec![2.0; COUNT]);
         assert!(!matches!(&x, Buffer::Shared(b) if !b.is_shared()));
         let killer = thread::spawn(move || {
-            while lines.next().is_some_and(|l| !l.unwrap().contains("called")) {}
+            actor.hear();
             thread::sleep(Duration::from_millis(after));
-            child.0.kill().unwrap();
-            (Instant::now(), child)
+            actor.child.kill().unwrap();
+            (Instant::now(), actor)
         });
         let (error, named) = loop {
             x.fill(2.0);
@@ -133,7 +115,7 @@ fn a_rank_that_is_killed_in_the_middle_is_named() {
                 Err(e) => break (e, Instant::now()),
             }
         };
-        let (killed, _child) = killer.join().unwrap();
+        let (killed, _actor) = killer.join().unwrap();
         assert!(
             matches!(error.kind(), ErrorKind::PeerLost { peer, .. } if peer.rank == 1 && peer.pid == Some(pid)),
             "{error}"

@@ -27,14 +27,12 @@ mod world;
 
 use mutant::Mutant;
 use scenario::Scenario;
-use scope::{broken, number};
+use scope::number;
 use world::World;
 
 /// Seeds of the gate's run, and of a deep one.
 const SEEDS: u64 = 2_000;
 const DEEP: u64 = 200_000;
-/// Stop after so many seeds that break a promise.
-const ENOUGH: usize = 3;
 
 /// A run's broken promise.
 fn run(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
@@ -62,13 +60,8 @@ fn every_job_ends_with_one_true_verdict() {
     let scope = scope::Scope::from_env();
     let (first, many) = if scope.deep { (0, DEEP) } else { (scope.seed % 100 * SEEDS, SEEDS) };
     let many = number("COMITY_SIM_SEEDS").unwrap_or(many);
-    let broken: Vec<String> = broken(first..first + many, 1, ENOUGH, |seed| run(seed, None))
-        .into_iter()
-        .map(|(seed, why)| {
-            format!("seed {seed}: {why}\n  COMITY_SIM_SEED={seed} cargo test -p comity-launch every_job_ends -- --nocapture repeats it and prints what happened")
-        })
-        .collect();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    let test = ["comity-launch", "every_job_ends"];
+    scope::keeps_promises(test, first..first + many, 1, |seed| run(seed, None));
 }
 
 #[test]
@@ -86,11 +79,5 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn mistakes_are_found() {
-    let most = 3000;
-    let find = |mutant| (0..most).find_map(|seed| Some((seed, run(seed, Some(mutant)).err()?)));
-    let found = Mutant::ALL.map(|mutant| (mutant, find(mutant)));
-    found.iter().for_each(|(mutant, found)| println!("{mutant:?}: {found:?}"));
-    let hidden: Vec<_> =
-        found.iter().filter(|(_, found)| found.is_none()).map(|(mutant, _)| mutant).collect();
-    assert!(hidden.is_empty(), "{hidden:?} were not found in {most} seeds");
+    scope::finds(Mutant::ALL, 3000, |mutant, seed| run(seed, Some(*mutant)).is_err());
 }

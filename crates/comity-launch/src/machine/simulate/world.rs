@@ -8,9 +8,7 @@ use crate::machine::findings::NodeFindings;
 use crate::machine::{
     ElasticTerms, Ending, Event, JobPlan, Machine, Problem, Role, StopOrder, StopReason, USAGE, Verdict,
 };
-use scope::Rng;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use scope::{Agenda, Rng};
 use std::time::{Duration, Instant};
 
 /// A rank.
@@ -95,7 +93,7 @@ struct Way {
     arrives: [u64; 2],
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 enum Message {
     Ready,
     Refused,
@@ -111,7 +109,7 @@ enum Message {
     Close,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 enum Due {
     Wake(usize),
     Works(usize),
@@ -169,8 +167,7 @@ pub(super) struct World<'a> {
     rng: Rng,
     zero: Instant,
     pub(super) now: u64,
-    number: u64,
-    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    due: Agenda<Due>,
     pub(super) ranks: Vec<Process>,
     pub(super) places: Vec<Place>,
     ways: Vec<Way>,
@@ -256,8 +253,7 @@ impl<'a> World<'a> {
             rng: Rng::new(!s.seed),
             zero,
             now: 0,
-            number: 0,
-            due: BinaryHeap::new(),
+            due: Agenda::default(),
             ranks: vec![Process::default(); world],
             places,
             ways: vec![Way::default(); hosts],
@@ -306,10 +302,7 @@ impl<'a> World<'a> {
 
     /// Run until all launchers are over, or long after the user went to bed.
     pub(super) fn run(&mut self) {
-        while let Some(Reverse((at, _, due))) = self.due.pop() {
-            if at > BEDTIME + 200 * SECOND {
-                return;
-            }
+        while let Some((at, due)) = self.due.take(BEDTIME + 200 * SECOND) {
             self.now = at;
             self.happen(due);
             self.watch();
@@ -330,8 +323,7 @@ impl<'a> World<'a> {
     }
 
     fn plan(&mut self, at: u64, due: Due) {
-        self.number += 1;
-        self.due.push(Reverse((at, self.number, due)));
+        self.due.plan(at, due);
     }
 
     fn instant(&self) -> Instant {

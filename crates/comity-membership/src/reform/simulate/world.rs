@@ -5,10 +5,9 @@ use super::{
     scenario::{Fault, MS, SECOND, Scenario},
 };
 use crate::{Ballot, Message, Plan, Reform, ReformAction, Terms, Voter, reform::message::Votes};
-use scope::Rng;
+use scope::{Agenda, Rng};
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -83,9 +82,7 @@ pub(super) struct World<'a> {
     now: u64,
     members: Vec<Member>,
     store: Option<Voter>,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    events: BTreeMap<u64, Event>,
-    number: u64,
+    events: Agenda<Event>,
     /// When the last message of a pair arrives.
     last: BTreeMap<(usize, usize), u64>,
     cut: Option<(Vec<bool>, u64)>,
@@ -123,9 +120,7 @@ impl<'a> World<'a> {
             now: 0,
             members: (0..scenario.size).map(member).collect(),
             store: scenario.store.then(Voter::default),
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            number: 0,
+            events: Agenda::default(),
             last: BTreeMap::new(),
             cut: None,
             decided: None,
@@ -155,9 +150,7 @@ impl<'a> World<'a> {
     }
 
     fn push(&mut self, at: u64, event: Event) {
-        self.number += 1;
-        self.queue.push(Reverse((at, self.number)));
-        self.events.insert(self.number, event);
+        self.events.plan(at, event);
     }
 
     fn at(&self, us: u64) -> Instant {
@@ -176,11 +169,7 @@ impl<'a> World<'a> {
 
     /// Returns the plan's number of members, if one was decided.
     pub(super) fn run(&mut self) -> Result<Option<usize>, String> {
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            let Some(event) = self.events.remove(&number) else { continue };
-            if at > self.scenario.end {
-                break;
-            }
+        while let Some((at, event)) = self.events.take(self.scenario.end) {
             self.now = self.now.max(at);
             if let Some(member) = whose(&event)
                 && let Some(m) = self.members.get(member)

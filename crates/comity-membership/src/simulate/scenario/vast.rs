@@ -3,45 +3,34 @@
 use super::{MS, PlantedFault, Rng, SECOND, Scenario, SimulatedGroup};
 use crate::overlay_neighbours;
 
-/// Event in a vast job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::simulate) enum Vast {
-    /// A rank is killed.
-    Kill,
-    /// A rank is stopped for ever.
-    Stop,
-    /// A host has no power any more.
-    Power,
-    /// Nothing comes from a host any more, nor goes to it.
-    CutOff,
-    /// Nothing comes from a host for most of the limit, and what it sent comes late.
-    Hiccup,
-    /// Three ranks abort at once.
-    Aborts,
-    /// A rank aborts the job before most have opened it.
-    Early,
-    /// A rank leaves the job's group, and is killed then.
-    LeftAndKilled,
-    /// A rank is killed that is in a small group with none of those that watch it.
-    Apart,
-    /// All that watch a rank end in good order, and then it is killed.
-    Bared,
+scope::listed! {
+    /// Event in a vast job.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(in crate::simulate) enum Vast {
+        /// A rank is killed.
+        Kill,
+        /// A rank is stopped for ever.
+        Stop,
+        /// A host has no power any more.
+        Power,
+        /// Nothing comes from a host any more, nor goes to it.
+        CutOff,
+        /// Nothing comes from a host for most of the limit, and what it sent comes late.
+        Hiccup,
+        /// Three ranks abort at once.
+        Aborts,
+        /// A rank aborts the job before most have opened it.
+        Early,
+        /// A rank leaves the job's group, and is killed then.
+        LeftAndKilled,
+        /// A rank is killed that is in a small group with none of those that watch it.
+        Apart,
+        /// All that watch a rank end in good order, and then it is killed.
+        Bared,
+    }
 }
 
 impl Vast {
-    pub(in crate::simulate) const ALL: [Self; 10] = [
-        Self::Kill,
-        Self::Stop,
-        Self::Power,
-        Self::CutOff,
-        Self::Hiccup,
-        Self::Aborts,
-        Self::Early,
-        Self::LeftAndKilled,
-        Self::Apart,
-        Self::Bared,
-    ];
-
     /// Return whether ranks are to learn of a failure.
     pub(in crate::simulate) fn is_fatal(self) -> bool {
         !matches!(self, Self::Hiccup | Self::LeftAndKilled)

@@ -1,4 +1,4 @@
-//! Events that are still to happen in a simulated world, ordered by time.
+//! Events that are still to happen in a simulated world.
 
 use crate::{NoConnection, Note, simulate::SimulatedFailure};
 use std::rc::Rc;
@@ -16,34 +16,6 @@ pub(super) enum Item {
     Connected,
     /// A control connection was not made.
     Missed(NoConnection),
-}
-
-/// Ordered by its time and number.
-#[derive(Clone, Debug)]
-pub(super) struct Due<T> {
-    pub(super) at: u64,
-    pub(super) number: u64,
-    pub(super) what: T,
-}
-
-impl<T> PartialEq for Due<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl<T> Eq for Due<T> {}
-
-impl<T> PartialOrd for Due<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Due<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

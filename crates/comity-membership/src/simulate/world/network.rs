@@ -1,6 +1,6 @@
 //! Messages between processes: how long each is on its way, what a cut or a host that stands still does to it; and the faults as they begin.
 
-use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
+use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     NoConnection, Presence, Reason,
     simulate::{
@@ -9,7 +9,6 @@ use crate::{
         scenario::{NEVER, PlantedFault},
     },
 };
-use std::cmp::Reverse;
 
 impl SimulatedWorld<'_> {
     /// Close one end of a connection.
@@ -67,8 +66,7 @@ impl SimulatedWorld<'_> {
     }
 
     fn arrive(&mut self, to: usize, at: u64, what: (usize, Item)) {
-        self.number += 1;
-        self.processes[to].inbox.push(Reverse(Due { at, number: self.number, what }));
+        self.processes[to].inbox.plan(at, what);
         if self.processes[to].stopped <= self.now {
             self.wake(to, at);
         }

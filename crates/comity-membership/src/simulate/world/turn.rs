@@ -1,11 +1,11 @@
 //! Turn of a process's control thread: what it hears, what it decides, and the actions, carried out in the simulated world.
 
-use super::{Due, DueEvent, Item, Occasion, SimulatedWorld};
+use super::{DueEvent, Item, Occasion, SimulatedWorld};
 use crate::{
     Action, DIED, Heard, NoConnection, Note, Presence,
     simulate::{SimulatedFailure, mutant::Mutant, scenario::PlantedFault},
 };
-use std::{cmp::Reverse, rc::Rc};
+use std::rc::Rc;
 
 /// For how long a question may lie before a process that does not run, in microseconds: `comity` drops it then.
 const ANSWER: u64 = 2_000_000;
@@ -93,10 +93,7 @@ impl SimulatedWorld<'_> {
     fn take_inbox(&mut self, rank: usize) -> Inbox {
         let process = &mut self.processes[rank];
         let mut all = Inbox::default();
-        while let Some(Reverse(due)) = process.inbox.peek()
-            && due.at <= self.now
-        {
-            let Some(Reverse(Due { what: (from, item), .. })) = process.inbox.pop() else { break };
+        while let Some((_, (from, item))) = process.inbox.take(self.now) {
             let what = match item {
                 Item::Asked(at) if self.now - at > ANSWER => continue,
                 Item::Asked(_) | Item::Answer => {
@@ -121,7 +118,7 @@ impl SimulatedWorld<'_> {
     pub(super) fn idle(&mut self, rank: usize) {
         let process = &mut self.processes[rank];
         process.waits = self.now;
-        let came = process.inbox.peek().map_or(u64::MAX, |d| d.0.at);
+        let came = process.inbox.next().unwrap_or(u64::MAX);
         let due = process.membership.next();
         let due = due.map_or(u64::MAX, |t| t.duration_since(self.zero).as_micros() as u64);
         self.wake(rank, came.min(due));

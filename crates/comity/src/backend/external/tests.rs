@@ -93,13 +93,9 @@ fn a_wait_for_a_library_is_given_up_when_the_program_is_interrupted() {
 #[test]
 fn ranks_that_wait_in_different_calls_are_told() {
     let [a, b] = pair();
-    thread::scope(|s| {
-        let other = s.spawn(|| waits(&a, Some(call(1, 5)), LONG));
-        let errors = [waits(&b, Some(call(1, 6)), LONG), other.join().unwrap()];
-        for e in errors {
-            assert!(matches!(e.kind(), ErrorKind::Mismatch { differs: "count", .. }), "{e}");
-        }
-    });
+    for e in scope::each([(a, 5), (b, 6)], |(members, count)| waits(&members, Some(call(1, count)), LONG)) {
+        assert!(matches!(e.kind(), ErrorKind::Mismatch { differs: "count", .. }), "{e}");
+    }
 }
 
 #[test]

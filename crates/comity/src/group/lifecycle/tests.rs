@@ -135,7 +135,7 @@ fn give_up_at_once(kind: LinkKind) {
                     made.abort("enough of it");
                 }
                 let e = made.barrier().unwrap_err();
-                assert!(aborted(&e, i % members, "enough of it"), "{i}: {e}");
+                assert!(aborted(&e, i % members, "enough of it"), "{kind}, {i}: {e}");
             }
             // All have heard before the first leaves.
             let mut x = [1];
@@ -146,17 +146,10 @@ fn give_up_at_once(kind: LinkKind) {
 }
 
 #[test]
-fn a_group_that_ends_at_once_fails_no_split_over_tcp() {
-    give_up_at_once(LinkKind::Tcp);
-}
-
-#[test]
-fn a_group_that_ends_at_once_fails_no_split_over_unix_sockets() {
-    give_up_at_once(LinkKind::Unix);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_group_that_ends_at_once_fails_no_split_over_shared_memory() {
-    give_up_at_once(LinkKind::Shm);
+fn a_group_that_ends_at_once_fails_no_split() {
+    for kind in [LinkKind::Tcp, LinkKind::Unix, LinkKind::Shm] {
+        if kind != LinkKind::Shm || cfg!(target_os = "linux") {
+            give_up_at_once(kind);
+        }
+    }
 }

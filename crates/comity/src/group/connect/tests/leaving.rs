@@ -64,18 +64,8 @@ fn a_member_that_left_and_owes_nothing_is_not_named() {
 }
 
 #[test]
-fn members_may_leave_at_once_over_shared_memory() {
-    leave_at_once(LinkKind::Shm);
-}
-
-#[test]
-fn members_may_leave_at_once_over_unix_sockets() {
-    leave_at_once(LinkKind::Unix);
-}
-
-#[test]
-fn members_may_leave_at_once_over_tcp() {
-    leave_at_once(LinkKind::Tcp);
+fn members_may_leave_at_once() {
+    kinds_without_device().for_each(leave_at_once);
 }
 
 fn leave_at_once(link: LinkKind) {
@@ -89,10 +79,10 @@ fn leave_at_once(link: LinkKind) {
             }
             let status = status(3);
             let opened = all[r].open(1 + round, &members, &status, until());
-            assert!(opened.is_ok(), "rank {r}, round {round}: {:?}", opened.err());
+            assert!(opened.is_ok(), "{link}, rank {r}, round {round}: {:?}", opened.err());
             drop(opened);
             all[r].leave(1 + round);
-            assert!(status.failure().is_none(), "rank {r}, round {round}: {:?}", status.failure());
+            assert!(status.failure().is_none(), "{link}, rank {r}, round {round}: {:?}", status.failure());
         }
     });
 }

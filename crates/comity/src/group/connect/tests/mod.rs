@@ -21,6 +21,7 @@ use crate::{
     rendezvous::{Store, StoreClient},
     status::{Failure, GroupStatus, Header, Links, World},
 };
+use scope::await_that;
 use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
@@ -96,19 +97,8 @@ fn group(endpoint: &Arc<Endpoint>) -> Group {
 }
 
 fn await_failure(status: &GroupStatus) -> Failure {
-    let end = until();
-    while status.failure().is_none() && Instant::now() < end {
-        thread::sleep(Duration::from_millis(1));
-    }
-    status.failure().expect("no failure").clone()
-}
-
-fn await_that(what: &str, mut f: impl FnMut() -> bool) {
-    let end = until();
-    while !f() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    await_that("a failure", || status.failure().is_some());
+    status.failure().unwrap().clone()
 }
 
 /// Every rank says who it is to every other over its link.

@@ -8,79 +8,11 @@ use crate::{
     sys,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::{
-    fmt,
-    io::{BufRead, BufReader},
-    os::unix::net::UnixStream,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-};
+use scope::{Actor, await_word, role, say};
+use std::os::unix::net::UnixStream;
 
-/// A child that runs the test of the same name in the role `role`.
-struct Actor {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-const ROLE: &str = "COMITY_TEST_ROLE";
-/// Prefix of an actor's output, among that of the test harness.
-const SAYS: &str = "actor: ";
-
-impl Actor {
-    fn start(test: &str, role: &str) -> Self {
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("{module}::{test}"), "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdin, stdout }
-    }
-
-    /// The rest of the line that the actor says next.
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the actor ended");
-            if let Some((_, words)) = line.split_once(SAYS) {
-                return words.trim().to_owned();
-            }
-        }
-    }
-
-    fn tell(&mut self) {
-        self.stdin.write_all(b"go on\n").unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn role() -> Option<String> {
-    std::env::var(ROLE).ok()
-}
-
-fn say(words: impl fmt::Display) {
-    println!("{SAYS}{words}");
-}
-
-fn await_word() {
-    let mut line = String::new();
-    assert!(std::io::stdin().read_line(&mut line).unwrap() > 0, "the test ended");
+fn actor(test: &str, role: &str) -> Actor {
+    Actor::start(module_path!(), test, role)
 }
 
 /// Come as far as `phase`, then say so and wait to be killed.
@@ -137,7 +69,7 @@ fn a_killed_rank_is_named_by_all_whatever_it_did() {
         let store = store(n, LONG);
         let at = store.addr();
         let role = format!("{phase} 3 {n} {at}");
-        let mut actor = Actor::start("a_killed_rank_is_named_by_all_whatever_it_did", &role);
+        let mut actor = actor("a_killed_rank_is_named_by_all_whatever_it_did", &role);
         let pid = actor.child.id();
         let (killed, know) = thread::scope(|s| {
             let ranks: Vec<_> = (0..3)
@@ -207,7 +139,7 @@ fn running_out_of_descriptors_passes() {
         each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
         return say(spent.as_millis());
     }
-    let mut actor = Actor::start("running_out_of_descriptors_passes", "store");
+    let mut actor = actor("running_out_of_descriptors_passes", "store");
     let crowd = strangers(actor.hear().parse().unwrap(), 400);
     thread::sleep(Duration::from_millis(1000));
     actor.tell();
@@ -233,7 +165,7 @@ fn a_rank_without_descriptors_says_so_and_is_named() {
         let begun = Instant::now();
         thread::scope(|s| {
             let others: Vec<_> = (1..3).map(|r| s.spawn(move || join_job(&config(r, 3, at)))).collect();
-            let mut actor = Actor::start(TEST, &format!("{left} {at}"));
+            let mut actor = actor(TEST, &format!("{left} {at}"));
             let own = actor.hear();
             if own == "joined" {
                 return others.into_iter().for_each(|o| drop(o.join().unwrap()));
@@ -274,7 +206,7 @@ fn a_descriptor_without_room_is_a_lack_of_ones_own() {
         }
         return;
     }
-    let mut actor = Actor::start("a_descriptor_without_room_is_a_lack_of_ones_own", "receiver");
+    let mut actor = actor("a_descriptor_without_room_is_a_lack_of_ones_own", "receiver");
     assert!(actor.hear().starts_with("true "));
     assert_eq!(actor.hear(), "false received");
 }
@@ -290,7 +222,7 @@ fn few_descriptors_are_enough_in_a_crowd() {
         each(0..2, |r| talk(r, &mut open(&all[r], 0, &[0, 1]).1));
         return say("met");
     }
-    let mut actor = Actor::start("few_descriptors_are_enough_in_a_crowd", "store");
+    let mut actor = actor("few_descriptors_are_enough_in_a_crowd", "store");
     let at = actor.hear().parse().unwrap();
     let crowd = strangers(at, 300);
     actor.tell();
@@ -302,7 +234,7 @@ fn few_descriptors_are_enough_in_a_crowd() {
 #[test]
 fn worlds_leave_nothing_behind() {
     if role().is_none() {
-        let mut actor = Actor::start("worlds_leave_nothing_behind", "alone");
+        let mut actor = actor("worlds_leave_nothing_behind", "alone");
         let left = actor.hear();
         assert_eq!(left, "fd +0 task +0");
         return;
