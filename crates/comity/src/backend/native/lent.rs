@@ -88,7 +88,7 @@ pub(super) fn gains_by_pull(call: AgreedCall, size: usize, counts: &[usize]) -> 
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::{super::tests::ranks, *};
     use crate::{
