@@ -675,6 +675,7 @@ impl ControlConnection {
 
 /// Facts about the process at the other end of a connection.
 #[derive(Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has a descriptor of a process"))]
 pub(super) enum Process {
     /// Readable when it has ended.
     Is(OwnedFd),
