@@ -52,6 +52,7 @@ pub struct StoreClient {
     pub(super) until: Instant,
     limit: Duration,
     /// Limit on the silence of another host, if there is one.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux ends a connection by it"))]
     silence: Option<Duration>,
     /// Error for which rank 0 runs no store: somebody else listens at its address.
     taken: Option<Error>,

@@ -56,6 +56,10 @@ pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
 /// The memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerMemory {
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "only Linux lets a process copy from another")
+    )]
     pid: i32,
 }
 

@@ -27,7 +27,7 @@ mod reach;
 mod tests;
 
 use super::{Interest, Lending, Link, LinkError, LinkKind, LinkProgress, LinkProperties, Stays};
-use crate::{channel::Seals, sys, sys::unanswered};
+use crate::{channel::Seals, sys::unanswered};
 use frame::FrameRoute;
 use framing::{Framing, SendThread, SendThreads, framing};
 use positions::{CutLengths, Outbound, Receiver};
@@ -326,7 +326,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     let kept = SockRef::from(socket).set_tcp_keepalive(&alive);
     // Older kernels refuse it to sockets with several paths.
     #[cfg(target_os = "linux")]
-    let kept = kept.or_else(|e| if sys::uses_paths(socket.as_fd()) { Ok(()) } else { Err(e) });
+    let kept = kept.or_else(|e| if crate::sys::uses_paths(socket.as_fd()) { Ok(()) } else { Err(e) });
     kept?;
     // Where sends take no flag against it, a closed peer must not kill the process.
     #[cfg(target_vendor = "apple")]
@@ -349,7 +349,7 @@ fn is_short(socket: &TcpStream) -> io::Result<bool> {
     }
     // A system that does not say keeps what it has.
     let default = SockRef::from(socket).tcp_congestion().unwrap_or_default();
-    Ok(slows(&default, sys::least_round_trip(socket.as_fd())))
+    Ok(slows(&default, crate::sys::least_round_trip(socket.as_fd())))
 }
 
 /// Returns true if a congestion control is slow where a round trip takes `trip`: one that paces sends by a timer, as bbr does, leaves much
