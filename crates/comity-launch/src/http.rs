@@ -84,8 +84,8 @@ impl Visit {
         io::copy(&mut visit, &mut io::sink()).map(drop)
     }
 
+    /// Time that is left. None is an error of the call that is given it, and the visit ends.
     fn left(&self) -> Option<Duration> {
-        // None at all is refused by the system's library.
         Some(self.until.saturating_duration_since(Instant::now()))
     }
 }

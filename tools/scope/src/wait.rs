@@ -35,7 +35,7 @@ pub fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
 /// Wait until this is so, and look some hundred times a second.
 ///
 /// # Panics
-/// As [`eventually`] does.
+/// After a minute, like [`eventually`].
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || {
         let so = is_so().then_some(());

@@ -243,10 +243,10 @@ mod tests {
             assert_eq!(names.removed(before), after);
             assert_eq!(names.removed(after), after, "twice");
         }
-        let root = OwnNames { host: "h1".into(), user: "root".into(), home: "/var/root".into() };
+        let root = OwnNames { host: "h1".into(), user: "root".into(), home: "/srv/admin".into() };
         let names = Names::new(&root, None).unwrap();
         assert_eq!(
-            names.removed("broadcast root 2 on h1 in /var/root/x"),
+            names.removed("broadcast root 2 on h1 in /srv/admin/x"),
             "broadcast root 2 on [this host] in ~/x"
         );
     }

@@ -9,7 +9,7 @@
 //!
 //! Formatting comes first, so that a mistake shows early. The upper lines get the cores. The last gets the time that they
 //! leave, for jobs wait a good deal, and so does a build for its last crates; it begins when clippy has compiled the C that it links.
-//! Of those over ssh, and of those at the end, one takes its turn; the commit chooses.
+//! One of the steps over ssh takes its turn, and one of those at the end; the commit chooses which.
 
 use super::{
     scope::Scope,
